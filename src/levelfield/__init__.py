@@ -1,0 +1,70 @@
+"""levelfield: compare deep-learning optimizers on a level playing field.
+
+    import levelfield as lf
+    study = lf.load_study("study.toml")
+    comparison = lf.compare(study, store="trials.db")
+    comparison.table()
+
+Names are imported when first used, so that importing levelfield itself loads no JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from levelfield.analysis.best_of import Estimate, best_of
+    from levelfield.analysis.outcomes import Outcome
+    from levelfield.comparison import Comparison, compare
+    from levelfield.errors import LevelfieldError
+    from levelfield.rules import Hyperparameter, optimizer, register_rule
+    from levelfield.store import Store
+    from levelfield.study import Study, load_study
+    from levelfield.workloads import Data, Workload, register_workload
+
+_HOME = {
+    "Comparison": "comparison",
+    "Data": "workloads",
+    "Estimate": "analysis.best_of",
+    "Hyperparameter": "rules",
+    "LevelfieldError": "errors",
+    "Outcome": "analysis.outcomes",
+    "Store": "store",
+    "Study": "study",
+    "Workload": "workloads",
+    "best_of": "analysis.best_of",
+    "compare": "comparison",
+    "load_study": "study",
+    "optimizer": "rules",
+    "register_rule": "rules",
+    "register_workload": "workloads",
+}
+
+__all__ = [  # noqa: RUF022
+    "Comparison",
+    "Data",
+    "Estimate",
+    "Hyperparameter",
+    "LevelfieldError",
+    "Outcome",
+    "Store",
+    "Study",
+    "Workload",
+    "best_of",
+    "compare",
+    "load_study",
+    "optimizer",
+    "register_rule",
+    "register_workload",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'levelfield' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"levelfield.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""Analysis of finished trials: numpy and scipy only, no training."""

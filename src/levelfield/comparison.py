@@ -1,0 +1,140 @@
+"""A comparison: the outcomes of a study's optimizers, side by side, as a table and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from levelfield.analysis.outcomes import Outcome, Target
+from levelfield.errors import SearchExhausted, UnknownName
+from levelfield.executors import get_executor
+from levelfield.runner import Listener, pool_window, run
+from levelfield.store import Store
+from levelfield.study import Study
+from levelfield.workloads import get_workload
+
+if TYPE_CHECKING:
+    import polars
+
+# Above this probability one optimizer is said to beat another; below it on both sides they are not told apart.
+CLEAR = 0.95
+
+
+class Comparison:
+    """What a study's stored trials say. Reading one trains nothing."""
+
+    def __init__(self, study: Study, store: Store) -> None:
+        self.study = study
+        self.provenance: list[dict[str, Any]] = []
+        self.trials = {}
+        self._outcomes = {}
+        target = Target(study.target.metric, study.target.value) if study.target else None
+        for name in study.optimizers:
+            identity = study.identity(name)
+            trials = {trial.point.index: trial for trial in store.trials(identity)}
+            window = pool_window({index: trial.status for index, trial in trials.items()}, study.pool)
+            prefix = [trials[index] for index in window if index in trials]
+            self.trials[name] = prefix
+            self._outcomes[name] = Outcome(
+                name,
+                [trial for trial in prefix if trial.feasible],
+                len(prefix),
+                dict(get_workload(study.workload).metrics),
+                study.select,
+                target,
+            )
+            self.provenance += [each for each in store.provenance(identity) if each not in self.provenance]
+
+    def outcome(self, optimizer: str) -> Outcome:
+        if optimizer not in self._outcomes:
+            raise UnknownName.of("optimizer of this study", optimizer, self._outcomes)
+        return self._outcomes[optimizer]
+
+    def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
+        """P(one optimizer's best of k is strictly better than the other's)."""
+        return self.outcome(ours).beats(self.outcome(theirs), k or self.study.trials)
+
+    @property
+    def complete(self) -> bool:
+        return all(len(outcome.pool) == self.study.pool for outcome in self._outcomes.values())
+
+    def rows(self, k: int | None = None) -> list[dict[str, Any]]:
+        """One row an optimizer, in the study's order."""
+        k = k or self.study.trials
+        return [self._row(outcome, k) for outcome in self._outcomes.values()]
+
+    def _row(self, outcome: Outcome, k: int) -> dict[str, Any]:
+        best = outcome.best(k)
+        row = {
+            "optimizer": outcome.name,
+            "protocol": self.study.optimizer(outcome.name).protocol,
+            "metric": outcome.select,
+            "k": k,
+            **asdict(best),
+        }
+        for metric in outcome.metrics:
+            if metric.startswith("test_") and metric.removeprefix("test_") == outcome.select.split("_", 1)[-1]:
+                row[metric] = outcome.best(k, metric).mean
+        if outcome.target:
+            reached = outcome.steps_to_target(k)
+            row |= {f"steps_{key}": value for key, value in asdict(reached).items()}
+        trial = outcome.best_trial
+        return row | {
+            "feasible": len(outcome.pool),
+            "tried": outcome.tried,
+            "infeasible_share": outcome.infeasible_share,
+            "best_hyperparameters": trial.point.hyperparameters if trial else {},
+        }
+
+    def table(self, k: int | None = None) -> polars.DataFrame:
+        """The rows as a polars DataFrame; hyperparameters as text."""
+        import polars
+
+        from levelfield.words import show_hyperparameters
+
+        rows = self.rows(k)
+        for row in rows:
+            row["best_hyperparameters"] = show_hyperparameters(row["best_hyperparameters"])
+        return polars.DataFrame(rows, infer_schema_length=None)
+
+    def sentences(self) -> list[str]:
+        """What the numbers say, in words."""
+        from levelfield.words import sentences
+
+        return sentences(self)
+
+    def write_report(self, path: str | Path) -> Path:
+        """One self-contained HTML file."""
+        from levelfield.report.page import write_report
+
+        return write_report(self, Path(path))
+
+    def write_figures(self, folder: str | Path) -> list[Path]:
+        """The report's charts as PDF, SVG and PNG."""
+        from levelfield.report.page import write_figures
+
+        return write_figures(self, Path(folder))
+
+
+def compare(
+    study: Study,
+    store: str | Path | Store = "levelfield-out/trials.db",
+    *,
+    slots: int | None = None,
+    executor: str = "local",
+    listener: Listener | None = None,
+) -> Comparison:
+    """Run what is missing of a study, then compare. Optimizers whose pool cannot be filled are compared as far
+    as they got; ``comparison.complete`` tells.
+    """
+    opened = store if isinstance(store, Store) else Store.open(store)
+    try:
+        try:
+            run(study, opened, get_executor(executor, slots), listener)
+        except SearchExhausted:
+            pass  # a result, not an accident: the comparison shows what there is
+        return Comparison(study, opened)
+    finally:
+        if opened is not store:
+            opened.close()

@@ -1,0 +1,144 @@
+"""The rules by name: which hyperparameters each takes, and where its update is built.
+
+This module loads no JAX: the update rules themselves live in ``levelfield.training.rules`` and are
+imported when a rule is built.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from levelfield.errors import SpaceError, UnknownName
+from levelfield.space import Axis
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """What a hyperparameter may be."""
+
+    low: float = float("-inf")
+    high: float = float("inf")
+    required: bool = True
+    traced: bool = True  # a number that may differ from trial to trial; otherwise part of the program
+
+
+POSITIVE = Hyperparameter(low=0.0)
+FRACTION = Hyperparameter(low=0.0, high=1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """An update rule: its hyperparameters, and the function that builds its optax transformation."""
+
+    name: str
+    hyperparameters: Mapping[str, Hyperparameter]
+    build: Callable[..., Any] | str  # a callable, or "module:function", imported when needed
+
+    def __call__(self, **hyperparameters: Any) -> Any:
+        """The optax.GradientTransformation of this rule."""
+        self.check_names(hyperparameters)
+        build = self.build
+        if isinstance(build, str):
+            module, _, function = build.partition(":")
+            build = getattr(importlib.import_module(module), function)
+        return build(**hyperparameters)
+
+    def check_names(self, given: Mapping[str, Any]) -> None:
+        for name in given:
+            if name not in self.hyperparameters:
+                raise UnknownName.of(f"hyperparameter of {self.name}", name, self.hyperparameters)
+        for name, about in self.hyperparameters.items():
+            if about.required and name not in given:
+                raise SpaceError(f"{self.name} needs {name}: give it a range or a value")
+
+
+def check_domain(axis: Axis, about: Hyperparameter) -> None:
+    """Refuse values that the hyperparameter cannot take."""
+    for end in axis.extremes:
+        if isinstance(end, bool | str):
+            if axis.dimension.free:
+                raise SpaceError(f"{axis.key}: {end!r} cannot be searched over: make one optimizer for each value")
+        elif not about.low <= end <= about.high:
+            raise SpaceError(f"{axis.key} reaches {end:g}, outside [{about.low:g}, {about.high:g}]")
+    if axis.dimension.free and not about.traced:
+        raise SpaceError(f"{axis.key} cannot be searched over: it shapes the program; fix it to a value")
+
+
+def _paper(name: str, **hyperparameters: Hyperparameter) -> Rule:
+    return Rule(name, {"learning_rate": POSITIVE, **hyperparameters}, f"levelfield.training.rules:{name}")
+
+
+_RULES = {
+    rule.name: rule
+    for rule in (
+        _paper("sgd"),
+        _paper("momentum", momentum=FRACTION),
+        _paper("nesterov", momentum=FRACTION),
+        _paper("rmsprop", momentum=FRACTION, rho=FRACTION, epsilon=POSITIVE),
+        _paper("rmsterov", momentum=FRACTION, rho=FRACTION, epsilon=POSITIVE),
+        _paper("adam", beta1=FRACTION, beta2=FRACTION, epsilon=POSITIVE),
+        _paper("nadam", beta1=FRACTION, beta2=FRACTION, epsilon=POSITIVE),
+    )
+}
+
+
+def register_rule(
+    name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter]
+) -> Rule:
+    """Make a rule usable in studies. ``build(**hyperparameters)`` returns an optax transformation."""
+    if name in _RULES or name.startswith("optax."):
+        raise SpaceError(f"a rule called {name!r} exists: choose another name")
+    _RULES[name] = Rule(name, dict(hyperparameters), build)
+    return _RULES[name]
+
+
+def get_rule(name: str) -> Rule:
+    """A rule by name: the paper's, a registered one, or any optax optimizer as ``optax.<name>``."""
+    if name.startswith("optax."):
+        return _optax_rule(name)
+    if name not in _RULES:
+        raise UnknownName.of("rule", name, [*_RULES, "optax.adamw"])
+    return _RULES[name]
+
+
+def optimizer(name: str, **hyperparameters: Any) -> Any:
+    """A rule as an optax.GradientTransformation, by the paper's names.
+
+    ``learning_rate`` is a number or a function from the step to a number; the others are momentum, rho, beta1,
+    beta2 and epsilon, as the rule has them. ``optax.<name>`` gives optax's own optimizer.
+
+    >>> optimizer("adma", learning_rate=1e-3)
+    Traceback (most recent call last):
+    levelfield.errors.UnknownName: no rule is called 'adma'; did you mean 'adam'?
+    """
+    return get_rule(name)(**hyperparameters)
+
+
+@functools.cache
+def _optax_rule(name: str) -> Rule:
+    optax = importlib.import_module("optax")
+    parameters = _parameters(getattr(optax, name.removeprefix("optax."), None))
+    if "learning_rate" not in parameters:
+        public = [each for each in dir(optax) if not each.startswith(("_", "scale_by"))]
+        known = [f"optax.{each}" for each in public if "learning_rate" in _parameters(getattr(optax, each))]
+        raise UnknownName.of("optax optimizer", name, known)
+    hyperparameters = {
+        parameter.name: Hyperparameter(
+            required=parameter.default is parameter.empty or parameter.name == "learning_rate",
+            # Switches and whole numbers steer Python code in optax; everything else is arithmetic.
+            traced=not isinstance(parameter.default, bool | int | str),
+        )
+        for parameter in parameters.values()
+    }
+    return Rule(name, hyperparameters, getattr(optax, name.removeprefix("optax.")))
+
+
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    if not callable(function) or inspect.isclass(function):
+        return {}
+    return inspect.signature(function).parameters

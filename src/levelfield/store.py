@@ -1,0 +1,204 @@
+"""The store: every finished trial, with its curve, hyperparameters, seed, timing and provenance.
+
+SQLite by default, PostgreSQL when several machines write; one schema. A trial is written once, when it has
+finished, in one transaction with all that belongs to it, so a process killed at any moment leaves no half of one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from levelfield.errors import StoreError
+from levelfield.study import digest
+from levelfield.trial import Curve, Direction, Point, Status, Trial
+
+SCHEMA_VERSION = 1
+
+_schema = sa.MetaData()
+_meta = sa.Table(
+    "levelfield",
+    _schema,
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+# One row for all trials of the same definition, whatever study they were run for.
+_optimizers = sa.Table(
+    "optimizers",
+    _schema,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("definition", sa.Text, nullable=False),  # JSON
+    sa.Column("metrics", sa.Text, nullable=False),  # JSON: name → direction, in the order of a curve's columns
+)
+_provenance = sa.Table(
+    "provenance",
+    _schema,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("content", sa.Text, nullable=False),  # JSON: versions, device, precision
+)
+_trials = sa.Table(
+    "trials",
+    _schema,
+    sa.Column("optimizer", sa.ForeignKey("optimizers.id"), primary_key=True),
+    sa.Column("index", sa.Integer, primary_key=True),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("seed", sa.BigInteger, nullable=False),
+    sa.Column("hyperparameters", sa.Text, nullable=False),  # JSON
+    sa.Column("steps", sa.LargeBinary, nullable=False),  # int64, little-endian: the steps of the curve
+    sa.Column("curve", sa.LargeBinary, nullable=False),  # float32, little-endian: metrics × steps
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("provenance", sa.ForeignKey("provenance.id"), nullable=False),
+)
+
+
+class Store:
+    """Finished trials by optimizer and index. ``Store.open`` creates it where there is none."""
+
+    def __init__(self, engine: sa.Engine, name: str) -> None:
+        self._engine = engine
+        self.name = name
+
+    @classmethod
+    def open(cls, location: str | Path, *, create: bool = True) -> Store:
+        """The store at a path (SQLite) or a database URL such as ``postgresql://…``."""
+        url = _url(location)
+        if url.get_backend_name() == "sqlite" and url.database:
+            path = Path(url.database)
+            if not create and not path.exists():
+                raise StoreError(f"{location}: no such store; 'levelfield run' or 'compare' makes one")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{path.parent}: cannot be created ({error.strerror})") from None
+        try:
+            engine = sa.create_engine(url)
+            store = cls(engine, str(location))
+            store._check_or_create(create)
+        except ModuleNotFoundError as error:
+            raise StoreError(f"{location}: needs {error.name}: pip install 'levelfield[postgres]'") from None
+        except sa.exc.DatabaseError as error:
+            raise StoreError(f"{location}: cannot be used as a store ({_reason(error)})") from None
+        return store
+
+    def _check_or_create(self, create: bool) -> None:
+        tables = set(sa.inspect(self._engine).get_table_names())
+        if _meta.name not in tables:
+            if tables:
+                raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
+            if not create:
+                raise StoreError(f"{self.name}: holds no trials")
+        with self._engine.begin() as connection:
+            if self._engine.dialect.name == "sqlite":
+                connection.execute(sa.text("PRAGMA journal_mode"))  # fails here if the file is no database
+            _schema.create_all(connection, checkfirst=True)
+            insert = self._insert(_meta).values(key="schema", value=str(SCHEMA_VERSION))
+            connection.execute(insert.on_conflict_do_nothing())
+            found = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))
+        if int(found or 0) > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.name}: schema {found} is newer than this version's {SCHEMA_VERSION}; upgrade levelfield"
+            )
+
+    def _insert(self, table: sa.Table) -> Any:
+        return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
+
+    def add(
+        self,
+        optimizer: str,
+        definition: Mapping[str, Any],
+        metrics: Mapping[str, Direction],
+        trials: Sequence[Trial],
+        provenance: Mapping[str, Any],
+    ) -> None:
+        """Add finished trials, all or none. A trial that is there already stays as it is."""
+        if not trials:
+            return
+        rows = [_row(optimizer, trial, tuple(metrics), digest(provenance)) for trial in trials]
+        about = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
+        source = {"id": digest(provenance), "content": json.dumps(provenance)}
+        try:
+            with self._engine.begin() as connection:
+                for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
+                    connection.execute(self._insert(table).on_conflict_do_nothing(), content)
+        except sa.exc.DatabaseError as error:
+            raise StoreError(f"{self.name}: cannot be written ({_reason(error)})") from None
+
+    def statuses(self, optimizer: str) -> dict[int, Status]:
+        """Index → status of all finished trials: all that is needed to know what is missing."""
+        query = sa.select(_trials.c.index, _trials.c.status).where(_trials.c.optimizer == optimizer)
+        with self._engine.connect() as connection:
+            return {index: Status(status) for index, status in connection.execute(query)}
+
+    def trials(self, optimizer: str) -> list[Trial]:
+        """All finished trials of an optimizer, by index."""
+        about = sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer)
+        query = sa.select(_trials).where(_trials.c.optimizer == optimizer).order_by(_trials.c.index)
+        with self._engine.connect() as connection:
+            metrics = json.loads(connection.scalar(about) or "{}")
+            return [_trial(row, tuple(metrics)) for row in connection.execute(query)]
+
+    def provenance(self, optimizer: str) -> list[dict[str, Any]]:
+        """Where the trials of an optimizer were trained, each place once."""
+        ids = sa.select(_trials.c.provenance).where(_trials.c.optimizer == optimizer).distinct()
+        query = sa.select(_provenance.c.content).where(_provenance.c.id.in_(ids)).order_by(_provenance.c.id)
+        with self._engine.connect() as connection:
+            return [json.loads(content) for content in connection.scalars(query)]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # noqa: E501  # fmt: skip
+        self.close()
+
+
+def _url(location: str | Path) -> sa.URL:
+    if "://" not in str(location):
+        return sa.URL.create("sqlite", database=str(location))
+    try:
+        url = sa.make_url(str(location))
+    except sa.exc.ArgumentError:
+        raise StoreError(f"{location}: no path and no database URL") from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise StoreError(f"{location}: a store is a file or a postgresql:// URL")
+    if url.drivername == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+    return url
+
+
+def _row(optimizer: str, trial: Trial, metrics: tuple[str, ...], provenance: str) -> dict[str, Any]:
+    curve = np.array([trial.curve.values[name] for name in metrics], "<f4")
+    return {
+        "optimizer": optimizer,
+        "index": trial.point.index,
+        "status": trial.status.value,
+        "seed": trial.point.seed,
+        "hyperparameters": json.dumps(trial.point.hyperparameters),
+        "steps": np.asarray(trial.curve.steps, "<i8").tobytes(),
+        "curve": curve.tobytes(),
+        "started": trial.started,
+        "seconds": trial.seconds,
+        "provenance": provenance,
+    }
+
+
+def _trial(row: Any, metrics: tuple[str, ...]) -> Trial:
+    steps = np.frombuffer(row.steps, "<i8")
+    values = np.frombuffer(row.curve, "<f4").reshape(len(metrics), len(steps))
+    point = Point(row.index, json.loads(row.hyperparameters), row.seed)
+    curve = Curve(steps, dict(zip(metrics, values, strict=True)))
+    return Trial(point, Status(row.status), curve, row.started, row.seconds)
+
+
+def _reason(error: sa.exc.DatabaseError) -> str:
+    return str(error.orig).strip().splitlines()[0]

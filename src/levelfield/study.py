@@ -1,0 +1,293 @@
+"""Studies: one workload, several optimizers, a budget. TOML in and out; identity by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
+from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
+from levelfield.space import Choice, Integer, Space
+from levelfield.workloads import Workload, get_workload
+
+# What each kind of schedule takes, besides the learning rate it starts from. Both lengths are × steps.
+SCHEDULES: dict[str, dict[str, Hyperparameter]] = {
+    "constant": {},
+    "linear": {"decay_steps": POSITIVE, "decay_factor": FRACTION},
+    "step": {"decay_every": POSITIVE, "decay_factor": FRACTION},
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A rule plus which of its hyperparameters are free, and over which ranges."""
+
+    name: str
+    rule: Rule
+    schedule: str
+    space: Space
+    protocol: str = ""
+
+    def spec(self) -> dict[str, Any]:
+        """The optimizer as a study file writes it, its schedule's table apart."""
+        schedule = {name: dim for name, dim in self.space.spec().items() if name in SCHEDULES[self.schedule]}
+        table = {name: dim for name, dim in self.space.spec().items() if name not in schedule}
+        about = {"rule": self.rule.name} | ({"protocol": self.protocol} if self.protocol else {})
+        return about | table | {"schedule": {"kind": self.schedule} | schedule}
+
+
+class Target(BaseModel):
+    """The value of a metric that counts as reached."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    metric: str
+    value: float
+
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+
+
+class Study(BaseModel):
+    """One workload, several optimizers, a step budget, K, N, a target and a seed.
+
+    Keyword arguments have the shape of a study file. Whatever is wrong is refused here, in one line.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    name: str = "study"
+    description: str = ""
+    workload: str
+    steps: Count
+    batch_size: Count  # default: the workload's, as the next two
+    eval_interval: Count
+    select: str
+    trials: Count
+    pool: Count
+    target: Target | None = None
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    search: Literal["quasirandom", "grid"] = "quasirandom"
+    schedule: dict[str, Any] = {"kind": "constant"}
+    optimizers: dict[str, Any]
+
+    def __init__(self, **content: Any) -> None:
+        try:
+            super().__init__(**content)
+        except ValidationError as error:
+            raise StudyError(_one_line(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, content: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(content.get("workload"), str):
+            return content  # refused by the field itself
+        workload = get_workload(content["workload"])
+        defaults = {
+            "batch_size": workload.batch_size,
+            "eval_interval": workload.eval_interval,
+            "select": workload.select,
+        }
+        if "trials" in content:
+            defaults["pool"] = content["trials"]
+        return defaults | content
+
+    @model_validator(mode="after")
+    def _check(self) -> Study:
+        workload = get_workload(self.workload)
+        if self.trials > self.pool:
+            raise StudyError(
+                f"trials = {self.trials} exceeds pool = {self.pool}: the best of K trials is estimated from a "
+                f"pool of at least K; raise pool or lower trials"
+            )
+        for metric in [self.select, *([self.target.metric] if self.target else [])]:
+            if metric not in workload.metrics:
+                raise UnknownName.of(f"metric of {workload.name}", metric, workload.metrics)
+        if not self.optimizers:
+            raise StudyError("optimizers is empty: a study needs at least one [optimizers.name] table")
+        for name, table in self.optimizers.items():
+            try:
+                self.optimizers[name] = _optimizer(name, table, self.schedule, workload)
+                self._check_grid(self.optimizers[name])
+            except (SpaceError, UnknownName, StudyError) as error:
+                raise type(error)(f"optimizers.{name}: {error}") from None
+        return self
+
+    def _check_grid(self, optimizer: Optimizer) -> None:
+        if self.search != "grid":
+            return
+        for one in optimizer.space.free:
+            if not isinstance(one.dimension, Choice | Integer):
+                raise SpaceError(f"{one.key} is a range: a grid needs a choice, an integer range or a value")
+        if self.pool > (size := grid_size(optimizer.space)):
+            raise StudyError(f"pool = {self.pool} exceeds the grid's {size} points: lower pool")
+
+    def optimizer(self, name: str) -> Optimizer:
+        if name not in self.optimizers:
+            raise UnknownName.of("optimizer of this study", name, self.optimizers)
+        found: Optimizer = self.optimizers[name]
+        return found
+
+    def replace(self, **changes: Any) -> Study:
+        """The study with some fields changed, checked again; ``None`` leaves a field as it is."""
+        return Study(**self.spec() | {key: value for key, value in changes.items() if value is not None})
+
+    def only(self, names: Iterable[str]) -> Study:
+        """The study with some of its optimizers."""
+        return self.replace(optimizers={name: self.optimizer(name).spec() for name in names})
+
+    def spec(self) -> dict[str, Any]:
+        """The study as a file holds it, with every default written out."""
+        content = self.model_dump(exclude={"optimizers", "schedule"}, exclude_none=True)
+        return content | {"optimizers": {name: each.spec() for name, each in self.optimizers.items()}}
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.spec())
+
+    def definition(self, name: str) -> dict[str, Any]:
+        """All that defines the trials of an optimizer. K, N, the target and display names are no part of it."""
+        optimizer = self.optimizer(name)
+        return {
+            "workload": self.workload,
+            "version": get_workload(self.workload).version,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "eval_interval": self.eval_interval,
+            "search": self.search,
+            "seed": self.seed,
+            "rule": optimizer.rule.name,
+            "schedule": optimizer.schedule,
+            "space": optimizer.space.spec(),
+        }
+
+    def identity(self, name: str) -> str:
+        """A digest of the definition: equal where the trials are the same, whatever the study."""
+        return digest(self.definition(name))
+
+
+def digest(content: Any) -> str:
+    """A stable digest of plain content; whole numbers and floats of the same value agree."""
+    canonical = json.dumps(_floats(content), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:24]
+
+
+def _floats(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {key: _floats(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_floats(value) for value in content]
+    if isinstance(content, int) and not isinstance(content, bool):
+        return float(content)
+    return content
+
+
+def grid_size(space: Space) -> int:
+    size = 1
+    for one in space.free:
+        if isinstance(one.dimension, Choice):
+            size *= len(one.dimension.values)
+        elif isinstance(one.dimension, Integer):
+            size *= one.dimension.high - one.dimension.low + 1
+    return size
+
+
+def load_study(source: str | Path) -> Study:
+    """A study from a TOML file, or a built-in one by name."""
+    path = Path(source)
+    if path.suffix == ".toml" or path.is_file():
+        if not path.is_file():
+            raise StudyError(f"{source}: no such file")
+        text, name = _read(path), path.stem
+    elif str(source) in (known := built_in_studies()):
+        text, name = known[str(source)].read_text("utf-8"), str(source)
+    else:
+        raise UnknownName.of("study", str(source), known)
+    try:
+        content = tomllib.loads(text)
+        return Study(**{"name": name} | content)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{source}: not valid TOML: {error}") from None
+    except (StudyError, SpaceError, UnknownName) as error:
+        raise StudyError(f"{source}: {error}") from None
+
+
+def built_in_studies() -> dict[str, Any]:
+    """Name → file of each study that comes with levelfield."""
+    folder = resources.files("levelfield") / "studies"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {file.name.removesuffix(".toml"): file for file in files}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise StudyError(f"{path}: not valid TOML: no UTF-8 text ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workload: Workload) -> Optimizer:
+    if isinstance(table, Optimizer):
+        return table
+    if not isinstance(table, Mapping):
+        raise StudyError(f"{table!r} is no table of hyperparameters")
+    table = dict(table)
+    rule = get_rule(_text(table, "rule", name))
+    protocol = _text(table, "protocol", "")
+    own = table.pop("schedule", {})
+    if not isinstance(own, Mapping):
+        raise StudyError(f"schedule = {own!r} is no table: write schedule = {{ kind = \"linear\", … }}")
+    # An optimizer's own schedule adds to the study's, unless it is of another kind.
+    schedule = {**(study_schedule if own.get("kind", kind_of(study_schedule)) == kind_of(study_schedule) else {})}
+    schedule |= own
+    kind = schedule.pop("kind", "constant")
+    if kind not in SCHEDULES:
+        raise UnknownName.of("schedule", str(kind), SCHEDULES)
+    for key in schedule:
+        if key not in SCHEDULES[kind]:
+            raise StudyError(f"schedule.{key}: a {kind} schedule has no such value{suggestion(key, SCHEDULES[kind])}")
+    for key in SCHEDULES[kind]:
+        if key not in schedule:
+            raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
+    space = Space.parse({**table, **schedule})
+    known = {**workload.hyperparameters, **SCHEDULES[kind], **rule.hyperparameters}
+    for one in space:
+        if one.name not in known or one.key in schedule and one.name not in SCHEDULES[kind]:
+            raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", one.name, known)
+        check_domain(one, known[one.name])
+    for needed, about in known.items():
+        if about.required and needed not in space.names:
+            raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")
+    return Optimizer(name, rule, kind, space, protocol)
+
+
+def kind_of(schedule: Mapping[str, Any]) -> Any:
+    return schedule.get("kind", "constant")
+
+
+def _text(table: dict[str, Any], key: str, default: str) -> str:
+    value = table.pop(key, default)
+    if not isinstance(value, str):
+        raise StudyError(f"{key} = {value!r} must be a string")
+    return value
+
+
+def _one_line(error: ValidationError) -> str:
+    """Pydantic's first complaint as a sentence: the field, what it got, what to do."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{field!r} is no field of a study{suggestion(field, Study.model_fields)}"
+    if first["type"] == "missing":
+        return f"{field} is missing: a study needs it"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{field} = {first['input']!r}: {first['msg'].lower()}{more}"

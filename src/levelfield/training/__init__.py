@@ -1,0 +1,1 @@
+"""Training: update rules, schedules and the vectorised loop. With workloads/, the only code that imports JAX."""

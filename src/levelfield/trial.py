@@ -1,0 +1,58 @@
+"""The records that travel between search, training, store and analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from levelfield.space import Hyperparameters
+
+
+class Status(StrEnum):
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+
+
+class Direction(StrEnum):
+    """Which way a metric gets better."""
+
+    MINIMIZE = "minimize"
+    MAXIMIZE = "maximize"
+
+
+@dataclass(frozen=True)
+class Point:
+    """The index-th point of an optimizer's space, and the seed its trial trains with."""
+
+    index: int
+    hyperparameters: Hyperparameters
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Metrics over steps: one array of values for each metric."""
+
+    steps: np.ndarray
+    values: Mapping[str, np.ndarray]
+
+    def final(self, metric: str) -> float:
+        return float(self.values[metric][-1]) if len(self.steps) else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One training at a point. ``seconds`` is its share of the device's time."""
+
+    point: Point
+    status: Status
+    curve: Curve
+    started: float = field(default=0.0)  # seconds since the epoch
+    seconds: float = 0.0
+
+    @property
+    def feasible(self) -> bool:
+        return self.status is Status.FEASIBLE

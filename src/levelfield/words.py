@@ -1,0 +1,104 @@
+"""Results in words and compact text, the same for the terminal and the report."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from levelfield.comparison import Comparison
+
+CLEAR = 0.95
+
+
+def show_number(value: Any) -> str:
+    """
+    >>> show_number(0.000123456), show_number(0.13), show_number(1234.5), show_number(float("nan"))
+    ('1.23e-04', '0.13', '1234', '–')
+    """
+    if isinstance(value, bool | str):
+        return str(value)
+    if math.isnan(value):
+        return "–"
+    if value == 0 or 1e-3 <= abs(value) < 1e3:
+        return f"{value:.3g}"
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.2e}"
+
+
+def show_metric(metric: str, value: float) -> str:
+    """Errors are shares: in percent; everything else as a number."""
+    if math.isnan(value):
+        return "–"
+    return f"{100 * value:.2f}%" if metric.endswith("_error") else f"{value:.4g}"
+
+
+def show_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {show_number(value)}" for name, value in hyperparameters.items())
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """The answer first: who wins, who cannot be told apart, what to mind."""
+    study = comparison.study
+    outcomes = {name: comparison.outcome(name) for name in study.optimizers}
+    ready = {name: outcome for name, outcome in outcomes.items() if outcome.pool}
+    said = []
+    for name in outcomes.keys() - ready.keys():
+        tried = outcomes[name].tried
+        said.append(f"{name} has no feasible trial ({tried} tried): it takes no part in what follows.")
+    if len(ready) > 1:
+        said += _ranking(comparison, list(ready))
+    for name, outcome in ready.items():
+        if len(outcome.pool) < study.pool:
+            said.append(f"{name}'s pool is not full: {len(outcome.pool)} of {study.pool} feasible trials.")
+    if study.target and ready:
+        said.append(_target(comparison, list(ready)))
+    return said
+
+
+def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
+    study, k = comparison.study, comparison.study.trials
+    sign = -1 if comparison.outcome(names[0]).metrics[study.select] == "maximize" else 1
+    means = {name: comparison.outcome(name).best(k).mean for name in names}
+    order = sorted(names, key=lambda name: sign * means[name])
+    first, *others = order
+    said = [
+        f"With {k} trials each, {first} has the best expected {study.select}: "
+        f"{show_metric(study.select, means[first])}."
+    ]
+    beaten = [name for name in others if comparison.beats(first, name) >= CLEAR]
+    close = [name for name in others if name not in beaten]
+    if beaten:
+        chance = min(comparison.beats(first, name) for name in beaten)
+        said.append(f"It beats {listed(beaten)} in at least {chance:.0%} of repetitions.")
+    if close:
+        chances = listed([f"{name} ({comparison.beats(first, name):.0%})" for name in close])
+        said.append(f"It is not clearly better than {chances}: these are not told apart by this study.")
+    if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
+        said.append("No optimizer is clearly better than another here.")
+    return said
+
+
+def _target(comparison: Comparison, names: list[str]) -> str:
+    study, k = comparison.study, comparison.study.trials
+    assert study.target
+    aim = f"{study.target.metric} {show_metric(study.target.metric, study.target.value)}"
+    reached = {name: comparison.outcome(name).steps_to_target(k) for name in names}
+    able = {name: each for name, each in reached.items() if each.probability > 0}
+    if not able:
+        return f"No trial reached the target ({aim})."
+    fastest = min(able, key=lambda name: able[name].mean)
+    chance = able[fastest].probability
+    return (
+        f"{fastest} reaches the target ({aim}) soonest, after {able[fastest].mean:,.0f} of {study.steps:,} steps "
+        f"on average, where it does ({chance:.0%} of repetitions)."
+    )
+
+
+def listed(names: list[str]) -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -1,0 +1,34 @@
+"""Workloads by name. Each is one file; the line here registers it. Importing this loads no JAX."""
+
+from __future__ import annotations
+
+import importlib
+
+from levelfield.errors import UnknownName, UsageError
+from levelfield.workloads.base import Data, Workload
+
+__all__ = ["Data", "Workload", "get_workload", "register_workload", "workload_names"]
+
+_BUILT_IN = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
+_registered: dict[str, Workload] = {}
+
+
+def get_workload(name: str) -> Workload:
+    if name in _registered:
+        return _registered[name]
+    if name not in _BUILT_IN:
+        raise UnknownName.of("workload", name, workload_names())
+    workload: Workload = importlib.import_module(f"levelfield.workloads.{name}").WORKLOAD
+    return workload
+
+
+def register_workload(workload: Workload) -> Workload:
+    """Make a workload usable in studies by its name."""
+    if workload.name in workload_names():
+        raise UsageError(f"a workload called {workload.name!r} exists: choose another name")
+    _registered[workload.name] = workload
+    return workload
+
+
+def workload_names() -> list[str]:
+    return [*_BUILT_IN, *_registered]

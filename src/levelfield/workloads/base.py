@@ -1,0 +1,56 @@
+"""What a workload is: a model, its data, a loss and metrics. One file each; the training loop knows no names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from levelfield.rules import Hyperparameter
+from levelfield.trial import Direction
+
+Tree = Any  # a JAX pytree of arrays
+
+
+class Data(NamedTuple):
+    """Arrays whose leading axis counts examples; an empty tree where a workload draws its own."""
+
+    train: Tree
+    evaluation: Mapping[str, Tree]  # split → arrays
+
+
+_SLOTS: Mapping[str, int] = {"cpu": 4, "gpu": 16, "tpu": 16}
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Pure functions over one trial; the training loop batches them over slots.
+
+    ``init(key)`` → (params, state); ``loss(params, state, batch, key, hyperparameters)`` → (loss, state);
+    ``evaluate(params, state, batch)`` → {metric: mean over the batch}. A curve records ``<split>_<metric>``
+    for each split of the data; ``metrics`` declares them all with their direction.
+    """
+
+    name: str
+    summary: str
+    batch_size: int
+    eval_interval: int  # steps between evaluations that keep their cost small
+    metrics: Mapping[str, Direction]
+    select: str  # the metric by which the best trial is chosen, at the last step
+    load: Callable[[], Data]
+    init: Callable[[Any], tuple[Tree, Tree]]
+    loss: Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree]]
+    evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
+    hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
+    draw: Callable[[Any, int], Tree] | None = None  # (key, batch size) → batch, where examples are made, not stored
+    slots: Mapping[str, int] = field(default_factory=lambda: _SLOTS)  # backend → slots a device that train fastest
+    version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
+
+
+def minimized(*metrics: str) -> dict[str, Direction]:
+    return dict.fromkeys(metrics, Direction.MINIMIZE)
+
+
+CLASSIFICATION = minimized(
+    *(f"{split}_{metric}" for split in ("train", "valid", "test") for metric in ("loss", "error"))
+)
