@@ -17,9 +17,6 @@ from levelfield.workloads import get_workload
 if TYPE_CHECKING:
     import polars
 
-# Above this probability one optimizer is said to beat another; below it on both sides they are not told apart.
-CLEAR = 0.95
-
 
 class Comparison:
     """What a study's stored trials say. Reading one trains nothing."""
@@ -55,6 +52,10 @@ class Comparison:
         """P(one optimizer's best of k is strictly better than the other's)."""
         return self.outcome(ours).beats(self.outcome(theirs), k or self.study.trials)
 
+    def beats_matrix(self, k: int | None = None) -> dict[str, dict[str, float]]:
+        """P(row's best of k is strictly better than column's), for every two optimizers."""
+        return {a: {b: self.beats(a, b, k) for b in self._outcomes if b != a} for a in self._outcomes}
+
     @property
     def complete(self) -> bool:
         return all(len(outcome.pool) == self.study.pool for outcome in self._outcomes.values())
@@ -74,7 +75,7 @@ class Comparison:
             **asdict(best),
         }
         for metric in outcome.metrics:
-            if metric.startswith("test_") and metric.removeprefix("test_") == outcome.select.split("_", 1)[-1]:
+            if metric == f"test_{outcome.select.partition('_')[2]}":  # what the selected trials do on new data
                 row[metric] = outcome.best(k, metric).mean
         if outcome.target:
             reached = outcome.steps_to_target(k)

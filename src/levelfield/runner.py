@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from levelfield.errors import SearchExhausted
 from levelfield.executors import Executor, Progress
@@ -53,6 +53,15 @@ def next_missing(statuses: Mapping[int, Status], in_flight: Container[int], n: i
 def most_points(n: int, feasible: int) -> int:
     """After how many points to give up: ten for each that is needed, but n (at least 20) while none is feasible."""
     return 10 * n if feasible else max(n, 20)
+
+
+def cost(study: Study) -> dict[str, Any]:
+    """What a study costs if every trial is feasible, and what it searches."""
+    return {
+        "trials": len(study.optimizers) * study.pool,
+        "trial_steps": len(study.optimizers) * study.pool * study.steps,
+        "free": {name: [one.key for one in study.optimizer(name).space.free] for name in study.optimizers},
+    }
 
 
 def run(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
 
-CLEAR = 0.95
+CLEAR = 0.95  # from this probability on, one optimizer is said to beat another
 
 
 def show_number(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 
+from levelfield.search import Search
 from levelfield.study import Study
 from levelfield.training.program import Job, program, use_every_core
 from levelfield.training.slots import Segment, train
@@ -24,12 +26,13 @@ class LocalExecutor:
     def train(
         self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int
     ) -> Iterator[Segment]:
-        workload = get_workload(study.workload)
+        return train(program(job(study, optimizer), self._count(study, wanted)), take)
+
+    def _count(self, study: Study, wanted: int) -> int:
+        """How many slots: as asked for, or as many as train fastest, but not more than there are trials."""
         devices = jax.local_device_count()
-        slots = self._slots or workload.slots[jax.default_backend()] * devices
-        # No more slots than trials, but every device its share.
-        slots = min(slots, -(-wanted // devices) * devices)
-        return train(program(job(study, optimizer), slots), take)
+        slots = self._slots or get_workload(study.workload).slots[jax.default_backend()] * devices
+        return min(slots, -(-wanted // devices) * devices)
 
     def provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
@@ -73,3 +76,18 @@ def job(study: Study, optimizer: str) -> Job:
         tuple(traced),
         tuple(static),
     )
+
+
+def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> float:
+    """Trial-steps a second of an optimizer here, evaluation included: trains some of its trials for a moment."""
+    search = Search(study, optimizer)
+    points = iter(range(study.pool))
+    executor = LocalExecutor(slots)
+
+    def take() -> Point | None:
+        index = next(points, None)
+        return None if index is None else search.point(index)
+
+    segments = list(itertools.islice(executor.train(study, optimizer, take, study.pool), 3))
+    timed = segments[1:] or segments  # the first also warms up
+    return sum(each.trial_steps for each in timed) / sum(each.seconds for each in timed)

@@ -1,0 +1,389 @@
+"""The commands, each a few lines over the library. Results go to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from levelfield.errors import LevelfieldError, SearchExhausted, UsageError
+
+if TYPE_CHECKING:
+    from levelfield.comparison import Comparison
+    from levelfield.store import Store
+    from levelfield.study import Study
+
+DEFAULT_STUDY = "fashion_mini"
+
+app = typer.Typer(
+    name="levelfield",
+    help="Compare deep-learning optimizers on a level playing field.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+# click's ClickException: what is wrong with a command line. Typer keeps its own copy of click in newer versions.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A built-in study's name or a .toml file.")]
+Trials = Annotated[int | None, typer.Option("--trials", metavar="K", help="Trials a tuner gets.")]
+Pool = Annotated[int | None, typer.Option("--pool", metavar="N", help="Feasible trials to run for each optimizer.")]
+Steps = Annotated[int | None, typer.Option("--steps", metavar="S", help="Training steps of a trial.")]
+Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Only these optimizers of the study.")]
+Seed = Annotated[int | None, typer.Option(help="The study's seed.")]
+Slots = Annotated[str, typer.Option(metavar="auto|n", help="Trials trained side by side.")]
+Executor = Annotated[str, typer.Option(help="Where to train: local.")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help="A file or postgresql://…  [default: OUT/trials.db]")
+]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for results.  [default: levelfield-out/STUDY]")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+
+
+@app.command()
+def compare(
+    study: StudyArgument = DEFAULT_STUDY,
+    trials: Trials = None,
+    pool: Pool = None,
+    steps: Steps = None,
+    optimizers: Optimizers = None,
+    seed: Seed = None,
+    slots: Slots = "auto",
+    executor: Executor = "local",
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run what is missing of a study, then print the comparison and write report.html."""
+    chosen = _study(study, trials, pool, steps, optimizers, seed)
+    failure = _run(chosen, slots, executor, _store(chosen, store, out))
+    _report(chosen, store, out, as_json)
+    if failure:
+        raise failure
+
+
+@app.command()
+def run(
+    study: StudyArgument = DEFAULT_STUDY,
+    trials: Trials = None,
+    pool: Pool = None,
+    steps: Steps = None,
+    optimizers: Optimizers = None,
+    seed: Seed = None,
+    slots: Slots = "auto",
+    executor: Executor = "local",
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run what is missing of a study."""
+    chosen = _study(study, trials, pool, steps, optimizers, seed)
+    failure = _run(chosen, slots, executor, _store(chosen, store, out))
+    _status(chosen, _store(chosen, store, out), as_json)
+    if failure:
+        raise failure
+
+
+@app.command()
+def status(
+    study: StudyArgument = DEFAULT_STUDY,
+    trials: Trials = None,
+    pool: Pool = None,
+    steps: Steps = None,
+    optimizers: Optimizers = None,
+    seed: Seed = None,
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Say how full each optimizer's pool is."""
+    chosen = _study(study, trials, pool, steps, optimizers, seed)
+    _status(chosen, _store(chosen, store, out), as_json)
+
+
+@app.command()
+def report(
+    study: StudyArgument = DEFAULT_STUDY,
+    trials: Trials = None,
+    pool: Pool = None,
+    steps: Steps = None,
+    optimizers: Optimizers = None,
+    seed: Seed = None,
+    store: StoreOption = None,
+    out: Out = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the charts there as PDF, SVG and PNG, too.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the comparison of what has been run, and write report.html."""
+    chosen = _study(study, trials, pool, steps, optimizers, seed)
+    comparison = _report(chosen, store, out, as_json)
+    if figures:
+        for path in comparison.write_figures(figures):
+            typer.echo(f"wrote {path}", err=True)
+
+
+@app.command()
+def check(
+    study: StudyArgument = DEFAULT_STUDY,
+    trials: Trials = None,
+    pool: Pool = None,
+    steps: Steps = None,
+    optimizers: Optimizers = None,
+    seed: Seed = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Train for a moment to estimate the time.")] = False,
+    slots: Slots = "auto",
+    as_json: Json = False,
+) -> None:
+    """Validate a study and say what it costs."""
+    from levelfield.runner import cost
+
+    chosen = _study(study, trials, pool, steps, optimizers, seed)
+    found = cost(chosen)
+    if measure:
+        from levelfield.executors.local import measure_speed
+
+        speed = measure_speed(chosen, next(iter(chosen.optimizers)), _slots(slots))
+        found |= {"trial_steps_per_second": speed, "hours": found["trial_steps"] / speed / 3600}
+    if as_json:
+        return _print_json(found)
+    typer.echo(f"{chosen.name}: valid")
+    typer.echo(f"  workload    {chosen.workload}, batch {chosen.batch_size}, evaluated every {chosen.eval_interval} steps")
+    for name, free in found["free"].items():
+        typer.echo(f"  {name:<11} {len(free)} free: {', '.join(free) or 'none'}")
+    typer.echo(
+        f"  cost        {len(chosen.optimizers)} optimizers × {chosen.pool} feasible trials × {chosen.steps:,} steps "
+        f"= {found['trial_steps']:,} trial-steps, infeasible trials apart"
+    )
+    if measure:
+        typer.echo(f"  time        about {found['hours']:.2g} hours here ({found['trial_steps_per_second']:,.0f} trial-steps/s)")
+    else:
+        typer.echo("  time        'levelfield check --measure' estimates it for this machine")
+
+
+@app.command()
+def export(
+    study: StudyArgument = DEFAULT_STUDY,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .parquet or .csv file.")] = Path(
+        "trials.parquet"
+    ),
+    curves: Annotated[bool, typer.Option("--curves", help="One row for each recorded step, not each trial.")] = False,
+    trials: Trials = None,
+    pool: Pool = None,
+    steps: Steps = None,
+    optimizers: Optimizers = None,
+    seed: Seed = None,
+    store: StoreOption = None,
+    out: Out = None,
+) -> None:
+    """Write the stored trials of a study as a table."""
+    from levelfield.export import check_format, write_trials
+
+    check_format(output)
+    chosen = _study(study, trials, pool, steps, optimizers, seed)
+    with _open(chosen, store, out) as opened:
+        rows = write_trials(chosen, opened, output, curves=curves)
+    typer.echo(f"wrote {output} ({rows} rows)", err=True)
+
+
+@app.command()
+def studies(as_json: Json = False) -> None:
+    """List the built-in studies with their cost."""
+    from levelfield.runner import cost
+    from levelfield.study import built_in_studies, load_study
+
+    rows = []
+    for name in built_in_studies():
+        study = load_study(name)
+        rows.append(
+            {
+                "study": name,
+                "workload": study.workload,
+                "optimizers": list(study.optimizers),
+                "trials": study.trials,
+                "pool": study.pool,
+                "steps": study.steps,
+                "trial_steps": cost(study)["trial_steps"],
+                "description": study.description,
+            }
+        )
+    if as_json:
+        return _print_json(rows)
+    for row in rows:
+        typer.echo(f"{row['study']:<14} {row['description']}")
+        typer.echo(
+            f"{'':<14} {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, {row['steps']:,} steps: "
+            f"{row['trial_steps']:,} trial-steps"
+        )
+
+
+@app.command()
+def workloads(as_json: Json = False) -> None:
+    """List the workloads."""
+    from levelfield.workloads import get_workload, workload_names
+
+    found = [get_workload(name) for name in workload_names()]
+    if as_json:
+        return _print_json(
+            [
+                {
+                    "workload": each.name,
+                    "summary": each.summary,
+                    "batch_size": each.batch_size,
+                    "select": each.select,
+                    "metrics": dict(each.metrics),
+                }
+                for each in found
+            ]
+        )
+    for each in found:
+        typer.echo(f"{each.name:<14} {each.summary}")
+        typer.echo(f"{'':<14} batch {each.batch_size}, selected by {each.select}")
+
+
+def _study(
+    source: str, trials: int | None, pool: int | None, steps: int | None, optimizers: str | None, seed: int | None
+) -> Study:
+    from levelfield.study import load_study
+
+    study = load_study(source).replace(trials=trials, pool=pool, steps=steps, seed=seed)
+    return study.only([name.strip() for name in optimizers.split(",")]) if optimizers else study
+
+
+def _slots(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--slots {text}: give auto or a whole number of at least 1")
+    return int(text)
+
+
+def _folder(study: Study, out: Path | None) -> Path:
+    return out or Path("levelfield-out") / study.name
+
+
+def _store(study: Study, store: str | None, out: Path | None) -> str:
+    return store or str(_folder(study, out) / "trials.db")
+
+
+def _open(study: Study, store: str | None, out: Path | None) -> Store:
+    from levelfield.store import Store
+
+    return Store.open(_store(study, store, out), create=False)
+
+
+def _run(study: Study, slots: str, executor: str, store: str) -> SearchExhausted | None:
+    """Run the study; returns, rather than raises, that a pool could not be filled, so that results follow."""
+    from levelfield.executors import get_executor
+    from levelfield.progress import RunProgress
+    from levelfield.runner import run
+    from levelfield.store import Store
+
+    chosen = get_executor(executor, _slots(slots))
+    with Store.open(store) as opened:
+        progress = RunProgress(study)
+        try:
+            with progress:
+                run(study, opened, chosen, progress)
+        except KeyboardInterrupt:
+            typer.echo(
+                f"levelfield: interrupted; {progress.finished} trials finished in this run are saved in {store}. "
+                f"To go on: {shlex.join(['levelfield', *sys.argv[1:]])}",
+                err=True,
+            )
+            raise typer.Exit(130) from None
+        except SearchExhausted as failure:
+            return failure
+    return None
+
+
+def _status(study: Study, store: str, as_json: bool) -> None:
+    from levelfield.comparison import Comparison
+    from levelfield.store import Store
+    from levelfield.words import show_metric
+
+    with Store.open(store, create=False) as opened:
+        comparison = Comparison(study, opened)
+    rows = []
+    for name in study.optimizers:
+        outcome = comparison.outcome(name)
+        best = outcome.best_trial
+        rows.append(
+            {
+                "optimizer": name,
+                "feasible": len(outcome.pool),
+                "pool": study.pool,
+                "infeasible": outcome.tried - len(outcome.pool),
+                "best": best.curve.final(study.select) if best else None,
+            }
+        )
+    if as_json:
+        return _print_json({"study": study.name, "complete": comparison.complete, "optimizers": rows})
+    for row in rows:
+        best_shown = show_metric(study.select, math.nan if row["best"] is None else row["best"])
+        typer.echo(
+            f"{row['optimizer']:<14} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
+            f"best {study.select} {best_shown}"
+        )
+    typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
+
+
+def _report(study: Study, store: str | None, out: Path | None, as_json: bool) -> Comparison:
+    from levelfield.comparison import Comparison
+
+    with _open(study, store, out) as opened:
+        comparison = Comparison(study, opened)
+    path = comparison.write_report(_folder(study, out) / "report.html")
+    if as_json:
+        _print_json(
+            {
+                "study": study.name,
+                "complete": comparison.complete,
+                "rows": comparison.rows(),
+                "beats": comparison.beats_matrix(),
+                "sentences": comparison.sentences(),
+                "report": str(path),
+            }
+        )
+    else:
+        from levelfield.terminal import print_comparison
+
+        print_comparison(comparison)
+        typer.echo(f"\nreport: {path}")
+    return comparison
+
+
+def _print_json(content: Any) -> None:
+    """JSON has no NaN: what is not there is null."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clean(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [clean(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    typer.echo(json.dumps(clean(content), indent=2, ensure_ascii=False))
+
+
+def main() -> None:
+    """The entry point: the library raises, this prints one line and exits with its code."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except _CommandLineError as error:
+        typer.echo(f"levelfield: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except LevelfieldError as error:
+        typer.echo(f"levelfield: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("levelfield: interrupted", err=True)
+        sys.exit(130)

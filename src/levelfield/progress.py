@@ -1,0 +1,129 @@
+"""Progress of a run: a live table in a terminal, plain lines elsewhere. Always on stderr."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from levelfield.executors import Progress
+from levelfield.runner import pool_window
+from levelfield.study import Study
+from levelfield.trial import Direction, Status, Trial
+from levelfield.words import show_metric
+from levelfield.workloads import get_workload
+
+_PLAIN_INTERVAL = 10.0  # seconds between plain lines
+
+
+@dataclass
+class _Row:
+    feasible: int = 0
+    infeasible: int = 0
+    running: int = 0
+    best: float = math.nan
+
+
+class RunProgress:
+    """Hears the runner and shows what it hears. Use as a context manager around a run."""
+
+    def __init__(self, study: Study, console: Console | None = None) -> None:
+        self._study = study
+        self._console = console or Console(stderr=True)
+        self._rows = {name: _Row() for name in study.optimizers}
+        maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
+        self._better = max if maximize else min
+        self._trial_steps = 0
+        self._training = 0.0  # seconds
+        self._begun = time.perf_counter()
+        self._printed = 0.0
+        self._live: Live | None = None
+        self.finished = 0
+
+    def __enter__(self) -> RunProgress:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=4)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # noqa: E501  # fmt: skip
+        if self._live:
+            self._live.__exit__(kind, error, trace)
+
+    def begin(self, optimizer: str, statuses: Mapping[int, Status]) -> None:
+        row, window = self._rows[optimizer], pool_window(statuses, self._study.pool)
+        found = [status for index, status in statuses.items() if index in window]
+        row.feasible, row.infeasible = found.count(Status.FEASIBLE), found.count(Status.INFEASIBLE)
+
+    def advance(self, optimizer: str, progress: Progress) -> None:
+        row = self._rows[optimizer]
+        row.running = progress.running
+        self._trial_steps += progress.trial_steps
+        self._training += progress.seconds
+        for trial in progress.finished:
+            self._finish(row, trial)
+        now = time.perf_counter()
+        if not self._live and now - self._printed >= _PLAIN_INTERVAL:
+            self._printed = now
+            self._console.print(self._line(optimizer), highlight=False, soft_wrap=True)
+
+    def end(self, optimizer: str) -> None:
+        self._rows[optimizer].running = 0
+        if not self._live:
+            self._console.print(self._line(optimizer), highlight=False, soft_wrap=True)
+
+    def _finish(self, row: _Row, trial: Trial) -> None:
+        self.finished += 1
+        row.infeasible += not trial.feasible
+        row.feasible += trial.feasible
+        value = trial.curve.final(self._study.select)
+        if trial.feasible and not math.isnan(value):
+            row.best = value if math.isnan(row.best) else self._better(row.best, value)
+
+    def _line(self, optimizer: str) -> str:
+        row = self._rows[optimizer]
+        return (
+            f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
+            f"{row.running} running, best {show_metric(self._study.select, row.best)}; {self._speed()}"
+        )
+
+    def _speed(self) -> str:
+        if not self._trial_steps:
+            return "compiling"
+        rate = self._trial_steps / self._training
+        missing = sum(max(self._study.pool - row.feasible, 0) for row in self._rows.values())
+        left = missing * self._study.steps / rate
+        elapsed = time.perf_counter() - self._begun
+        return f"{rate:,.0f} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"
+
+    def _render(self) -> Table:
+        table = Table(title=None, caption=self._speed(), caption_justify="left", box=None, pad_edge=False)
+        for heading in ("optimizer", "feasible", "infeasible", "running", f"best {self._study.select}"):
+            table.add_column(heading, justify="left" if heading == "optimizer" else "right")
+        for name, row in self._rows.items():
+            done = row.feasible >= self._study.pool
+            table.add_row(
+                f"{'✓' if done else '·'} {name}",
+                f"{row.feasible}/{self._study.pool}",
+                str(row.infeasible),
+                str(row.running),
+                show_metric(self._study.select, row.best),
+                style="green" if done else "bold" if row.running else "dim",
+            )
+        return table
+
+
+def _clock(seconds: float) -> str:
+    """
+    >>> _clock(75), _clock(3700)
+    ('1:15', '1:01:40')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

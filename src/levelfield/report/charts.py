@@ -1,0 +1,190 @@
+"""The report's charts as Altair specifications: one specification serves the page and the figures of a paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+
+from levelfield.space import Axis, Choice, Log
+from levelfield.words import show_number
+
+if TYPE_CHECKING:
+    from levelfield.comparison import Comparison
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart; beyond eight it repeats.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444", "#B8A900")
+_SHOWN_CURVES = 50  # of each optimizer, besides its best
+_LOSS_SPAN = 3.0  # losses further than this factor from the median of the pools' finals are drawn at the border
+
+
+def charts(comparison: Comparison) -> dict[str, Any]:
+    """Name → chart, in the order in which the page shows them; only what there are trials for."""
+    names = [name for name in comparison.study.optimizers if comparison.outcome(name).pool]
+    if not names:
+        return {}
+    colours = alt.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+    found = {
+        "outcomes": _outcomes(comparison, names, colours),
+        "best-of-k": _best_of_k(comparison, names, colours),
+        "curves": _curves(comparison, names, colours),
+    }
+    for name in names:
+        if any(comparison.study.optimizer(name).space.free):
+            found[f"hyperparameters-{name}"] = _hyperparameters(comparison, name, colours)
+    return found
+
+
+def _format(metric: str) -> str:
+    return ".1%" if metric.endswith("_error") else ".3~g"
+
+
+def _outcomes(comparison: Comparison, names: list[str], colours: Any) -> Any:
+    """The selected trial's metric, mean and 5–95%: the selection metric and its test twin side by side."""
+    study = comparison.study
+    twin = f"test_{study.select.partition('_')[2]}"
+    metrics = [study.select] + [m for m in comparison.outcome(names[0]).metrics if m == twin != study.select]
+    panels = []
+    for metric in metrics:
+        rows = []
+        for name in names:
+            best = comparison.outcome(name).best(study.trials, metric)
+            rows.append({"optimizer": name, "mean": best.mean, "low": best.low, "high": best.high})
+        base = alt.Chart(alt.Data(values=rows)).encode(
+            y=alt.Y("optimizer:N", sort=names, title=None),
+            color=alt.Color("optimizer:N", scale=colours, legend=None),
+            tooltip=["optimizer:N"] + [alt.Tooltip(f"{q}:Q", format=_format(metric)) for q in ("mean", "low", "high")],
+        )
+        axis = alt.Axis(format=_format(metric))
+        title = f"{metric}, best of {study.trials}"
+        range_ = base.mark_rule(strokeWidth=3).encode(
+            x=alt.X("low:Q", title=title, axis=axis, scale=alt.Scale(zero=False)), x2="high:Q"
+        )
+        panels.append((range_ + base.mark_point(filled=True, size=90, opacity=1).encode(x="mean:Q")).properties(width=330))
+    return alt.hconcat(*panels)
+
+
+def _best_of_k(comparison: Comparison, names: list[str], colours: Any) -> Any:
+    """What more trials would bring: mean and 5–95% of the best of K against K."""
+    study = comparison.study
+    most = max(len(comparison.outcome(name).pool) for name in names)
+    ks = sorted({round(k) for k in np.geomspace(1, most, 30)})
+    rows = []
+    for name in names:
+        for k in ks:
+            best = comparison.outcome(name).best(k)
+            rows.append({"optimizer": name, "k": k, "mean": best.mean, "low": best.low, "high": best.high})
+    picked = alt.selection_point(fields=["optimizer"], bind="legend")
+    x = alt.X("k:Q", scale=alt.Scale(type="log", base=2), title="K, number of trials")
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=x, color=alt.Color("optimizer:N", scale=colours, sort=names, title=None)
+    )
+    value = alt.Y("mean:Q", title=f"best {study.select}", axis=alt.Axis(format=_format(study.select)), scale=alt.Scale(zero=False))  # noqa: E501  # fmt: skip
+    tooltip = ["optimizer:N", "k:Q"] + [alt.Tooltip(f"{q}:Q", format=_format(study.select)) for q in ("mean", "low", "high")]  # noqa: E501  # fmt: skip
+    band = base.mark_area().encode(y="low:Q", y2="high:Q", opacity=alt.condition(picked, alt.value(0.12), alt.value(0)))
+    line = base.mark_line(strokeWidth=2.5).encode(
+        y=value, opacity=alt.condition(picked, alt.value(1), alt.value(0.1)), tooltip=tooltip
+    )
+    return (band + line).add_params(picked).properties(width=700, height=300)
+
+
+def _curves(comparison: Comparison, names: list[str], colours: Any) -> Any:
+    """Learning curves: each optimizer's best trial over all the others of its pool."""
+    metric = comparison.study.select
+    top = _ceiling(comparison, names, metric)
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        outcome = comparison.outcome(name)
+        best = outcome.best_trial
+        shown = [trial for trial in outcome.pool if trial is not best][:_SHOWN_CURVES]
+        for trial in [*shown, best]:
+            assert trial
+            for step, value in zip(trial.curve.steps, trial.curve.values[metric], strict=True):
+                if math.isfinite(value):
+                    rows.append({"optimizer": name, "trial": trial.point.index, "best": trial is best, "step": int(step), "value": float(value)})  # noqa: E501  # fmt: skip
+    log = not metric.endswith("_error")
+    floor = min(row["value"] for row in rows)
+    scale = alt.Scale(type="log", nice=False) if log and floor > 0 else alt.Scale(zero=False)
+    scale.domainMax = top
+    base = alt.Chart().encode(
+        x=alt.X("step:Q", title="step"),
+        y=alt.Y("value:Q", title=metric, axis=alt.Axis(format=_format(metric)), scale=scale),
+        detail="trial:N",
+        tooltip=["trial:N", "step:Q", alt.Tooltip("value:Q", format=_format(metric))],
+    )
+    others = base.transform_filter("!datum.best").mark_line(color="#999", opacity=0.35, strokeWidth=1, clip=True)
+    best_line = base.transform_filter("datum.best").mark_line(strokeWidth=3, point=True, clip=True)
+    best_line = best_line.encode(color=alt.Color("optimizer:N", scale=colours, legend=None))
+    return (
+        alt.layer(others, best_line, data=alt.Data(values=rows))
+        .properties(width=215, height=150)
+        .facet(facet=alt.Facet("optimizer:N", sort=names, title=None), columns=3)
+    )
+
+
+def _ceiling(comparison: Comparison, names: list[str], metric: str) -> float:
+    """Where to cut a metric's axis: bad trials should not flatten the good ones."""
+    finals = np.concatenate([comparison.outcome(name).values(metric) for name in names])
+    finals = finals[np.isfinite(finals)]
+    if metric.endswith("_error"):
+        return float(min(1.0, finals.max()))
+    return float(min(finals.max(), _LOSS_SPAN * np.median(finals)))
+
+
+def _hyperparameters(comparison: Comparison, name: str, colours: Any) -> Any:
+    """The final metric against each hyperparameter that was searched, infeasible trials marked, borders drawn."""
+    study, metric = comparison.study, comparison.study.select
+    ceiling = _ceiling(comparison, [name], metric)
+    rows = []
+    for trial in comparison.trials[name]:
+        value = trial.curve.final(metric) if trial.feasible else math.nan
+        coordinates = {f"x{i}": one.coordinate(trial.point.hyperparameters) for i, one in enumerate(study.optimizer(name).space.free)}  # noqa: E501  # fmt: skip
+        shown = min(value, ceiling) if math.isfinite(value) else ceiling
+        rows.append({"trial": trial.point.index, "value": shown, "status": trial.status.value, "optimizer": name, **coordinates})  # noqa: E501  # fmt: skip
+    panels = [_panel(i, one, metric, colours) for i, one in enumerate(study.optimizer(name).space.free)]
+    return alt.concat(*panels, columns=4, data=alt.Data(values=rows), title=alt.Title(name, anchor="start"))
+
+
+def _panel(i: int, one: Axis, metric: str, colours: Any) -> Any:
+    field = f"x{i}"
+    title = one.key.replace("one_minus_", "1 − ")
+    if isinstance(one.dimension, Choice):
+        x = alt.X(f"{field}:O", title=title, sort=list(one.dimension.values), axis=alt.Axis(labelAngle=0))
+    else:
+        kind = "log" if isinstance(one.dimension, Log) else "linear"
+        low, high = (float(end) for end in one.dimension.ends)
+        pad = (high / low) ** 0.05 if kind == "log" else 0.05 * (high - low)
+        domain = [low / pad, high * pad] if kind == "log" else [low - pad, high + pad]
+        x = alt.X(
+            f"{field}:Q",
+            title=title,
+            scale=alt.Scale(type=kind, domain=domain, nice=False),
+            axis=alt.Axis(format="~e" if kind == "log" else "~g", tickCount=4),
+        )
+    y = alt.Y("value:Q", title=metric if i % 4 == 0 else None, axis=alt.Axis(format=_format(metric)), scale=alt.Scale(zero=False))  # noqa: E501  # fmt: skip
+    base = alt.Chart().encode(x=x, y=y, tooltip=["trial:Q", "status:N", alt.Tooltip("value:Q", format=_format(metric)), f"{field}:{'Q' if not isinstance(one.dimension, Choice) else 'N'}"])  # noqa: E501  # fmt: skip
+    feasible = base.transform_filter("datum.status == 'feasible'").mark_circle(size=45, opacity=0.75)
+    feasible = feasible.encode(color=alt.Color("optimizer:N", scale=colours, legend=None))
+    infeasible = base.transform_filter("datum.status != 'feasible'").mark_point(shape="cross", angle=45, color="#999")
+    layers = [feasible, infeasible]
+    if not isinstance(one.dimension, Choice):
+        borders = alt.Data(values=[{field: end} for end in one.dimension.ends])
+        layers.append(alt.Chart(borders).mark_rule(strokeDash=[4, 3], color="#999").encode(x=f"{field}:Q"))
+    return alt.layer(*layers).properties(width=150, height=130)
+
+
+def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
+    """The search spaces as text, one row for each axis."""
+    for name, optimizer in comparison.study.optimizers.items():
+        for one in optimizer.space:
+            spec = one.dimension.spec()
+            if isinstance(spec, dict):
+                (kind, content), = spec.items()
+                listed = ", ".join(show_number(value) for value in content)
+                text = f"{kind} [{listed}]" if kind != "choice" else f"{{{listed}}}"
+            else:
+                text = show_number(spec)
+            yield {"optimizer": name, "rule": optimizer.rule.name, "hyperparameter": one.key, "range": text}
