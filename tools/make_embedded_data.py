@@ -1,6 +1,6 @@
 """Make the embedded data sets from the publishers' files (see src/levelfield/workloads/data/README.md).
 
-    python tools/make_embedded_data.py FASHION_MNIST_DIR WAR_AND_PEACE_TXT
+python tools/make_embedded_data.py FASHION_MNIST_DIR WAR_AND_PEACE_TXT
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXCERPT = 192_000
 
 
 def read_idx(path: Path) -> np.ndarray:
-    content = gzip.open(path).read()
+    content = gzip.decompress(path.read_bytes())
     shape = np.frombuffer(content, ">u4", count=content[3], offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
 

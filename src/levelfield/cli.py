@@ -41,7 +41,8 @@ Seed = Annotated[int | None, typer.Option(help="The study's seed.")]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Trials trained side by side.")]
 Executor = Annotated[str, typer.Option(help="Where to train: local.")]
 StoreOption = Annotated[
-    str | None, typer.Option("--store", metavar="URL", help="A file or postgresql://…  [default: OUT/trials.db]")
+    str | None,
+    typer.Option("--store", metavar="URL", help="A file or postgresql://…  [default: OUT/trials.db]"),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for results.  [default: levelfield-out/STUDY]")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
@@ -156,7 +157,9 @@ def check(
     if as_json:
         return _print_json(found)
     typer.echo(f"{chosen.name}: valid")
-    typer.echo(f"  workload    {chosen.workload}, batch {chosen.batch_size}, evaluated every {chosen.eval_interval} steps")
+    typer.echo(
+        f"  workload    {chosen.workload}, batch {chosen.batch_size}, evaluated every {chosen.eval_interval} steps"
+    )
     for name, free in found["free"].items():
         typer.echo(f"  {name:<11} {len(free)} free: {', '.join(free) or 'none'}")
     typer.echo(
@@ -164,7 +167,9 @@ def check(
         f"= {found['trial_steps']:,} trial-steps, infeasible trials apart"
     )
     if measure:
-        typer.echo(f"  time        about {found['hours']:.2g} hours here ({found['trial_steps_per_second']:,.0f} trial-steps/s)")
+        typer.echo(
+            f"  time        about {found['hours']:.2g} hours here ({found['trial_steps_per_second']:,.0f} trial-steps/s)"
+        )
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
 
@@ -250,7 +255,12 @@ def workloads(as_json: Json = False) -> None:
 
 
 def _study(
-    source: str, trials: int | None, pool: int | None, steps: int | None, optimizers: str | None, seed: int | None
+    source: str,
+    trials: int | None,
+    pool: int | None,
+    steps: int | None,
+    optimizers: str | None,
+    seed: int | None,
 ) -> Study:
     from levelfield.study import load_study
 
@@ -312,7 +322,7 @@ def _status(study: Study, store: str, as_json: bool) -> None:
 
     with Store.open(store, create=False) as opened:
         comparison = Comparison(study, opened)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in study.optimizers:
         outcome = comparison.outcome(name)
         best = outcome.best_trial
@@ -328,7 +338,7 @@ def _status(study: Study, store: str, as_json: bool) -> None:
     if as_json:
         return _print_json({"study": study.name, "complete": comparison.complete, "optimizers": rows})
     for row in rows:
-        best_shown = show_metric(study.select, math.nan if row["best"] is None else row["best"])
+        best_shown = "–" if row["best"] is None else show_metric(study.select, row["best"])
         typer.echo(
             f"{row['optimizer']:<14} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
             f"best {study.select} {best_shown}"

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -42,7 +42,7 @@ class RunProgress:
         self._trial_steps = 0
         self._training = 0.0  # seconds
         self._begun = time.perf_counter()
-        self._printed = 0.0
+        self._printed = self._begun
         self._live: Live | None = None
         self.finished = 0
 
@@ -52,9 +52,9 @@ class RunProgress:
             self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:  # noqa: E501  # fmt: skip
+    def __exit__(self, *exception: Any) -> None:
         if self._live:
-            self._live.__exit__(kind, error, trace)
+            self._live.__exit__(*exception)
 
     def begin(self, optimizer: str, statuses: Mapping[int, Status]) -> None:
         row, window = self._rows[optimizer], pool_window(statuses, self._study.pool)

@@ -87,9 +87,7 @@ _RULES = {
 }
 
 
-def register_rule(
-    name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter]
-) -> Rule:
+def register_rule(name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter]) -> Rule:
     """Make a rule usable in studies. ``build(**hyperparameters)`` returns an optax transformation."""
     if name in _RULES or name.startswith("optax."):
         raise SpaceError(f"a rule called {name!r} exists: choose another name")

@@ -79,9 +79,7 @@ def run(study: Study, store: Store, executor: Executor, listener: Listener | Non
         raise SearchExhausted("; ".join(failures))
 
 
-def _run_optimizer(
-    study: Study, name: str, store: Store, executor: Executor, listener: Listener | None
-) -> None:
+def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, listener: Listener | None) -> None:
     search = Search(study, name)
     identity, definition = study.identity(name), study.definition(name)
     metrics = get_workload(study.workload).metrics

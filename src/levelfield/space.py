@@ -189,8 +189,10 @@ def dimension(spec: Any) -> Dimension:
             raise SpaceError(f"{spec} is no usable value: give a finite number")
         return Fixed(spec)
     if not isinstance(spec, Mapping) or len(spec) != 1 or next(iter(spec)) not in _KINDS:
-        raise SpaceError(f"{_show(spec)} is no dimension: give a value or a table like {{ log = [1e-3, 1e-1] }} "
-                         f"({', '.join(_KINDS)})")  # fmt: skip
+        raise SpaceError(
+            f"{_show(spec)} is no dimension: give a value or a table like {{ log = [1e-3, 1e-1] }} "
+            f"({', '.join(_KINDS)})"
+        )
     kind, content = next(iter(spec.items()))
     if not isinstance(content, Sequence) or isinstance(content, str):
         raise SpaceError(f"{kind} = {content!r} must be a list in brackets")
@@ -262,9 +264,7 @@ def axis(key: str, spec: Any) -> Axis:
     if (one_minus or divisor) and not all(_is_number(v) for v in found.ends):
         raise SpaceError(f"{key} = {_show(spec)} must be numeric")
     if one_minus and not all(0 < float(end) <= 1 for end in found.ends):
-        raise SpaceError(
-            f"{key} = {_show(spec)} leaves (0, 1]: 1 − x must lie in it, so that 0 ≤ {name[10:]} < 1"
-        )
+        raise SpaceError(f"{key} = {_show(spec)} leaves (0, 1]: 1 − x must lie in it, so that 0 ≤ {name[10:]} < 1")
     return Axis(key, found, name[10:] if one_minus else name, one_minus, divisor, bool(match["root"]))
 
 
@@ -310,8 +310,7 @@ class Space:
             raise SpaceError(f"the space has {len(self.free)} free axes, the point {len(unit)} coordinates")
         coordinates = iter(unit)
         raw = {
-            one.key: one.dimension.value(float(next(coordinates)) if one.dimension.free else 0.5)
-            for one in self.axes
+            one.key: one.dimension.value(float(next(coordinates)) if one.dimension.free else 0.5) for one in self.axes
         }
         values: Hyperparameters = {}
         for one in sorted(self.axes, key=lambda one: one.divisor is not None):  # divisors first

@@ -245,7 +245,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     protocol = _text(table, "protocol", "")
     own = table.pop("schedule", {})
     if not isinstance(own, Mapping):
-        raise StudyError(f"schedule = {own!r} is no table: write schedule = {{ kind = \"linear\", … }}")
+        raise StudyError(f'schedule = {own!r} is no table: write schedule = {{ kind = "linear", … }}')
     # An optimizer's own schedule adds to the study's, unless it is of another kind.
     schedule = {**(study_schedule if own.get("kind", kind_of(study_schedule)) == kind_of(study_schedule) else {})}
     schedule |= own

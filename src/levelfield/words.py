@@ -67,14 +67,20 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         f"With {k} trials each, {first} has the best expected {study.select}: "
         f"{show_metric(study.select, means[first])}."
     ]
-    beaten = [name for name in others if comparison.beats(first, name) >= CLEAR]
-    close = [name for name in others if name not in beaten]
+    chances = {name: comparison.beats(first, name) for name in others}
+    tied = [name for name in others if chances[name] == comparison.beats(name, first) == 0]
+    beaten = [name for name in others if chances[name] >= CLEAR]
+    close = [name for name in others if name not in beaten + tied]
+    if tied:
+        said.append(f"It ties with {listed(tied)}.")
     if beaten:
-        chance = min(comparison.beats(first, name) for name in beaten)
-        said.append(f"It beats {listed(beaten)} in at least {chance:.0%} of repetitions.")
+        least = min(chances[name] for name in beaten)
+        said.append(
+            f"It beats {listed(beaten)} in {'all' if least > 0.995 else f'at least {least:.0%} of'} repetitions."
+        )
     if close:
-        chances = listed([f"{name} ({comparison.beats(first, name):.0%})" for name in close])
-        said.append(f"It is not clearly better than {chances}: these are not told apart by this study.")
+        shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
+        said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
     if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
     return said

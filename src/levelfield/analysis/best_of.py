@@ -63,13 +63,11 @@ def estimate(values: np.ndarray, probabilities: np.ndarray) -> Estimate:
     values, cumulated = values[order], np.cumsum(probabilities[order])
     cumulated /= cumulated[-1]
     # The smallest value at which the distribution function reaches q; rounding must not push it one further.
-    low, high = (values[min(np.searchsorted(cumulated, q - 1e-12), len(values) - 1)] for q in (LOW, HIGH))
+    low, high = values[np.minimum(np.searchsorted(cumulated, np.array([LOW, HIGH]) - 1e-12), len(values) - 1)]
     return Estimate(float(np.average(values, weights=probabilities[order])), float(low), float(high))
 
 
-def best_of(
-    values: Sequence[float] | np.ndarray, k: int, *, bootstrap: int | None = None, seed: int = 0
-) -> Estimate:
+def best_of(values: Sequence[float] | np.ndarray, k: int, *, bootstrap: int | None = None, seed: int = 0) -> Estimate:
     """The best (lowest) of k values drawn with replacement: its mean and 5th and 95th percentiles.
 
     NaN marks an infeasible trial, which is never drawn. With ``bootstrap=100``, the paper's Monte Carlo
@@ -87,9 +85,7 @@ def best_of(
     return bootstrap_best(values, values, k, bootstrap, seed)
 
 
-def bootstrap_best(
-    selected_by: np.ndarray, reported: np.ndarray, k: int, resamples: int, seed: int = 0
-) -> Estimate:
+def bootstrap_best(selected_by: np.ndarray, reported: np.ndarray, k: int, resamples: int, seed: int = 0) -> Estimate:
     """The paper's estimate: resample the pool, take the best of the first k by one metric, report another."""
     feasible = np.flatnonzero(~np.isnan(selected_by))
     if not len(feasible):

@@ -26,9 +26,7 @@ class Progress(Protocol):
 
 
 class Executor(Protocol):
-    def train(
-        self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int
-    ) -> Iterator[Progress]:
+    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Progress]:
         """Train the points that ``take`` hands out (``wanted`` of them, if all turn out feasible)."""
         ...
 

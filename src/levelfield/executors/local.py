@@ -23,9 +23,7 @@ class LocalExecutor:
         use_every_core()
         self._slots = slots
 
-    def train(
-        self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int
-    ) -> Iterator[Segment]:
+    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Segment]:
         return train(program(job(study, optimizer), self._count(study, wanted)), take)
 
     def _count(self, study: Study, wanted: int) -> int:
@@ -42,7 +40,7 @@ class LocalExecutor:
             "device": device.device_kind,
             "devices": jax.local_device_count(),
             "backend": jax.default_backend(),
-            "precision": f"float32 (matmul: {jax.config.jax_default_matmul_precision or 'default'})",
+            "precision": f"float32 (matmul: {jax.config.read('jax_default_matmul_precision') or 'default'})",
         }
 
 

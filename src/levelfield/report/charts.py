@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 
+from levelfield.analysis.outcomes import Outcome
 from levelfield.space import Axis, Choice, Log
 from levelfield.words import show_number
 
@@ -38,10 +40,6 @@ def charts(comparison: Comparison) -> dict[str, Any]:
     return found
 
 
-def _format(metric: str) -> str:
-    return ".1%" if metric.endswith("_error") else ".3~g"
-
-
 def _outcomes(comparison: Comparison, names: list[str], colours: Any) -> Any:
     """The selected trial's metric, mean and 5–95%: the selection metric and its test twin side by side."""
     study = comparison.study
@@ -49,44 +47,37 @@ def _outcomes(comparison: Comparison, names: list[str], colours: Any) -> Any:
     metrics = [study.select] + [m for m in comparison.outcome(names[0]).metrics if m == twin != study.select]
     panels = []
     for metric in metrics:
-        rows = []
-        for name in names:
-            best = comparison.outcome(name).best(study.trials, metric)
-            rows.append({"optimizer": name, "mean": best.mean, "low": best.low, "high": best.high})
+        rows = [{"optimizer": name} | asdict(comparison.outcome(name).best(study.trials, metric)) for name in names]
         base = alt.Chart(alt.Data(values=rows)).encode(
             y=alt.Y("optimizer:N", sort=names, title=None),
             color=alt.Color("optimizer:N", scale=colours, legend=None),
-            tooltip=["optimizer:N"] + [alt.Tooltip(f"{q}:Q", format=_format(metric)) for q in ("mean", "low", "high")],
+            tooltip=["optimizer:N", *_estimate(metric)],
         )
-        axis = alt.Axis(format=_format(metric))
-        title = f"{metric}, best of {study.trials}"
-        range_ = base.mark_rule(strokeWidth=3).encode(
-            x=alt.X("low:Q", title=title, axis=axis, scale=alt.Scale(zero=False)), x2="high:Q"
-        )
-        panels.append((range_ + base.mark_point(filled=True, size=90, opacity=1).encode(x="mean:Q")).properties(width=330))
+        x = alt.X("low:Q", title=f"{metric}, best of {study.trials}", axis=_axis(metric), scale=alt.Scale(zero=False))
+        bars = base.mark_rule(strokeWidth=3).encode(x=x, x2="high:Q")
+        means = base.mark_point(filled=True, size=90, opacity=1).encode(x="mean:Q")
+        panels.append((bars + means).properties(width=330))
     return alt.hconcat(*panels)
 
 
 def _best_of_k(comparison: Comparison, names: list[str], colours: Any) -> Any:
     """What more trials would bring: mean and 5–95% of the best of K against K."""
-    study = comparison.study
+    metric = comparison.study.select
     most = max(len(comparison.outcome(name).pool) for name in names)
     ks = sorted({round(k) for k in np.geomspace(1, most, 30)})
-    rows = []
-    for name in names:
-        for k in ks:
-            best = comparison.outcome(name).best(k)
-            rows.append({"optimizer": name, "k": k, "mean": best.mean, "low": best.low, "high": best.high})
+    rows = [{"optimizer": name, "k": k} | asdict(comparison.outcome(name).best(k)) for name in names for k in ks]
     picked = alt.selection_point(fields=["optimizer"], bind="legend")
-    x = alt.X("k:Q", scale=alt.Scale(type="log", base=2), title="K, number of trials")
+    x = alt.X("k:Q", scale=alt.Scale(type="log", base=2, nice=False), title="K, number of trials")
+    y = alt.Y("mean:Q", title=f"best {metric}", axis=_axis(metric), scale=alt.Scale(zero=False))
+    legend = alt.Legend(title=None, symbolOpacity=1, symbolType="circle")
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=x, color=alt.Color("optimizer:N", scale=colours, sort=names, title=None)
+        x=x, color=alt.Color("optimizer:N", scale=colours, sort=names, legend=legend)
     )
-    value = alt.Y("mean:Q", title=f"best {study.select}", axis=alt.Axis(format=_format(study.select)), scale=alt.Scale(zero=False))  # noqa: E501  # fmt: skip
-    tooltip = ["optimizer:N", "k:Q"] + [alt.Tooltip(f"{q}:Q", format=_format(study.select)) for q in ("mean", "low", "high")]  # noqa: E501  # fmt: skip
     band = base.mark_area().encode(y="low:Q", y2="high:Q", opacity=alt.condition(picked, alt.value(0.12), alt.value(0)))
     line = base.mark_line(strokeWidth=2.5).encode(
-        y=value, opacity=alt.condition(picked, alt.value(1), alt.value(0.1)), tooltip=tooltip
+        y=y,
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
+        tooltip=["optimizer:N", "k:Q", *_estimate(metric)],
     )
     return (band + line).add_params(picked).properties(width=700, height=300)
 
@@ -94,35 +85,39 @@ def _best_of_k(comparison: Comparison, names: list[str], colours: Any) -> Any:
 def _curves(comparison: Comparison, names: list[str], colours: Any) -> Any:
     """Learning curves: each optimizer's best trial over all the others of its pool."""
     metric = comparison.study.select
-    top = _ceiling(comparison, names, metric)
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        outcome = comparison.outcome(name)
-        best = outcome.best_trial
-        shown = [trial for trial in outcome.pool if trial is not best][:_SHOWN_CURVES]
-        for trial in [*shown, best]:
-            assert trial
-            for step, value in zip(trial.curve.steps, trial.curve.values[metric], strict=True):
-                if math.isfinite(value):
-                    rows.append({"optimizer": name, "trial": trial.point.index, "best": trial is best, "step": int(step), "value": float(value)})  # noqa: E501  # fmt: skip
-    log = not metric.endswith("_error")
-    floor = min(row["value"] for row in rows)
-    scale = alt.Scale(type="log", nice=False) if log and floor > 0 else alt.Scale(zero=False)
-    scale.domainMax = top
+    rows = [row for name in names for row in _curve_rows(comparison.outcome(name), metric)]
+    # Losses span decades, errors do not.
+    decades = not metric.endswith("_error") and min(row["value"] for row in rows) > 0
+    scale = alt.Scale(
+        type="log" if decades else "linear",
+        nice=False,
+        zero=False,
+        domainMax=_ceiling(comparison, names, metric),
+    )
     base = alt.Chart().encode(
         x=alt.X("step:Q", title="step"),
-        y=alt.Y("value:Q", title=metric, axis=alt.Axis(format=_format(metric)), scale=scale),
+        y=alt.Y("value:Q", title=metric, axis=_axis(metric), scale=scale),
         detail="trial:N",
         tooltip=["trial:N", "step:Q", alt.Tooltip("value:Q", format=_format(metric))],
     )
     others = base.transform_filter("!datum.best").mark_line(color="#999", opacity=0.35, strokeWidth=1, clip=True)
-    best_line = base.transform_filter("datum.best").mark_line(strokeWidth=3, point=True, clip=True)
-    best_line = best_line.encode(color=alt.Color("optimizer:N", scale=colours, legend=None))
+    best = base.transform_filter("datum.best").mark_line(strokeWidth=3, point=True, clip=True)
+    best = best.encode(color=alt.Color("optimizer:N", scale=colours, legend=None))
     return (
-        alt.layer(others, best_line, data=alt.Data(values=rows))
+        alt.layer(others, best, data=alt.Data(values=rows))
         .properties(width=215, height=150)
         .facet(facet=alt.Facet("optimizer:N", sort=names, title=None), columns=3)
     )
+
+
+def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
+    best = outcome.best_trial
+    shown = [trial for trial in outcome.pool if trial is not best][:_SHOWN_CURVES]
+    for trial in [*shown, best] if best else []:
+        for step, value in zip(trial.curve.steps, trial.curve.values[metric], strict=True):
+            if math.isfinite(value):
+                row = {"step": int(step), "value": float(value), "best": trial is best}
+                yield {"optimizer": outcome.name, "trial": trial.point.index} | row
 
 
 def _ceiling(comparison: Comparison, names: list[str], metric: str) -> float:
@@ -136,44 +131,76 @@ def _ceiling(comparison: Comparison, names: list[str], metric: str) -> float:
 
 def _hyperparameters(comparison: Comparison, name: str, colours: Any) -> Any:
     """The final metric against each hyperparameter that was searched, infeasible trials marked, borders drawn."""
-    study, metric = comparison.study, comparison.study.select
+    metric, free = comparison.study.select, comparison.study.optimizer(name).space.free
     ceiling = _ceiling(comparison, [name], metric)
     rows = []
     for trial in comparison.trials[name]:
-        value = trial.curve.final(metric) if trial.feasible else math.nan
-        coordinates = {f"x{i}": one.coordinate(trial.point.hyperparameters) for i, one in enumerate(study.optimizer(name).space.free)}  # noqa: E501  # fmt: skip
-        shown = min(value, ceiling) if math.isfinite(value) else ceiling
-        rows.append({"trial": trial.point.index, "value": shown, "status": trial.status.value, "optimizer": name, **coordinates})  # noqa: E501  # fmt: skip
-    panels = [_panel(i, one, metric, colours) for i, one in enumerate(study.optimizer(name).space.free)]
+        value = trial.curve.final(metric)
+        rows.append(
+            {
+                "optimizer": name,
+                "trial": trial.point.index,
+                "feasible": trial.feasible,
+                "value": min(value, ceiling) if trial.feasible and math.isfinite(value) else ceiling,
+            }
+            | {f"x{i}": one.coordinate(trial.point.hyperparameters) for i, one in enumerate(free)}
+        )
+    panels = [_panel(f"x{i}", one, metric if i % 4 == 0 else None, metric, colours) for i, one in enumerate(free)]
     return alt.concat(*panels, columns=4, data=alt.Data(values=rows), title=alt.Title(name, anchor="start"))
 
 
-def _panel(i: int, one: Axis, metric: str, colours: Any) -> Any:
-    field = f"x{i}"
-    title = one.key.replace("one_minus_", "1 − ")
-    if isinstance(one.dimension, Choice):
-        x = alt.X(f"{field}:O", title=title, sort=list(one.dimension.values), axis=alt.Axis(labelAngle=0))
-    else:
-        kind = "log" if isinstance(one.dimension, Log) else "linear"
-        low, high = (float(end) for end in one.dimension.ends)
-        pad = (high / low) ** 0.05 if kind == "log" else 0.05 * (high - low)
-        domain = [low / pad, high * pad] if kind == "log" else [low - pad, high + pad]
-        x = alt.X(
-            f"{field}:Q",
-            title=title,
-            scale=alt.Scale(type=kind, domain=domain, nice=False),
-            axis=alt.Axis(format="~e" if kind == "log" else "~g", tickCount=4),
-        )
-    y = alt.Y("value:Q", title=metric if i % 4 == 0 else None, axis=alt.Axis(format=_format(metric)), scale=alt.Scale(zero=False))  # noqa: E501  # fmt: skip
-    base = alt.Chart().encode(x=x, y=y, tooltip=["trial:Q", "status:N", alt.Tooltip("value:Q", format=_format(metric)), f"{field}:{'Q' if not isinstance(one.dimension, Choice) else 'N'}"])  # noqa: E501  # fmt: skip
-    feasible = base.transform_filter("datum.status == 'feasible'").mark_circle(size=45, opacity=0.75)
+def _panel(field: str, one: Axis, y_title: str | None, metric: str, colours: Any) -> Any:
+    base = alt.Chart().encode(
+        x=_x_of(field, one),
+        y=alt.Y("value:Q", title=y_title, axis=_axis(metric), scale=alt.Scale(zero=False)),
+        tooltip=[
+            "trial:Q",
+            alt.Tooltip("value:Q", format=_format(metric)),
+            alt.Tooltip(f"{field}:N", title=one.key),
+        ],
+    )
+    feasible = base.transform_filter("datum.feasible").mark_circle(size=45, opacity=0.75)
     feasible = feasible.encode(color=alt.Color("optimizer:N", scale=colours, legend=None))
-    infeasible = base.transform_filter("datum.status != 'feasible'").mark_point(shape="cross", angle=45, color="#999")
+    infeasible = base.transform_filter("!datum.feasible").mark_point(shape="cross", angle=45, color="#999")
     layers = [feasible, infeasible]
     if not isinstance(one.dimension, Choice):
         borders = alt.Data(values=[{field: end} for end in one.dimension.ends])
         layers.append(alt.Chart(borders).mark_rule(strokeDash=[4, 3], color="#999").encode(x=f"{field}:Q"))
     return alt.layer(*layers).properties(width=150, height=130)
+
+
+def _x_of(field: str, one: Axis) -> Any:
+    """The axis of a hyperparameter: its range with a little room beyond the borders."""
+    title = one.key.replace("one_minus_", "1 − ")
+    if isinstance(one.dimension, Choice):
+        return alt.X(f"{field}:O", title=title, sort=list(one.dimension.values), axis=alt.Axis(labelAngle=0))
+    low, high = (float(end) for end in one.dimension.ends)
+    if isinstance(one.dimension, Log):
+        room = (high / low) ** 0.05
+        scale, axis = (
+            alt.Scale(type="log", domain=[low / room, high * room], nice=False),
+            alt.Axis(format="~e", tickCount=4),
+        )
+    else:
+        room = 0.05 * (high - low)
+        scale, axis = (
+            alt.Scale(domain=[low - room, high + room], nice=False),
+            alt.Axis(format="~g", tickCount=4),
+        )
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=axis)
+
+
+def _format(metric: str) -> str:
+    return ".1%" if metric.endswith("_error") else ".3~g"
+
+
+def _axis(metric: str) -> Any:
+    return alt.Axis(format=_format(metric))
+
+
+def _estimate(metric: str) -> list[Any]:
+    """Tooltips of an estimate's three numbers."""
+    return [alt.Tooltip(f"{part}:Q", format=_format(metric)) for part in ("mean", "low", "high")]
 
 
 def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
@@ -182,7 +209,7 @@ def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
         for one in optimizer.space:
             spec = one.dimension.spec()
             if isinstance(spec, dict):
-                (kind, content), = spec.items()
+                kind, content = next(iter(spec.items()))
                 listed = ", ".join(show_number(value) for value in content)
                 text = f"{kind} [{listed}]" if kind != "choice" else f"{{{listed}}}"
             else:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from levelfield.comparison import Comparison
 
 _TITLES = {
-    "outcomes": ("Outcomes", "The trial that a tuner with K trials would select: mean and 5th to 95th percentile."),
+    "outcomes": (
+        "Outcomes",
+        "The trial that a tuner with K trials would select: mean and 5th to 95th percentile.",
+    ),
     "best-of-k": ("How many trials", "The best of K trials against K. Click the legend to single one out."),
     "curves": ("Learning curves", "Each optimizer's best trial over the others of its pool."),
 }
@@ -73,7 +76,7 @@ def render(comparison: Comparison) -> str:
         spaces=list(space_rows(comparison)),
         provenance=comparison.provenance,
         toml=study.to_toml(),
-        vega=vl_convert.javascript_bundle() if found else "",
+        vega=vl_convert.javascript_bundle(None) if found else "",
     )
 
 

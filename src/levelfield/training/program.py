@@ -90,9 +90,7 @@ class _Common:
 
     def on_slots(self, function: Any) -> Any:
         """A function of slots and data, run where the slots are."""
-        return jax.shard_map(
-            function, mesh=self.mesh, in_specs=(_SPLIT, _WHOLE), out_specs=_SPLIT, check_vma=False
-        )
+        return jax.shard_map(function, mesh=self.mesh, in_specs=(_SPLIT, _WHOLE), out_specs=_SPLIT, check_vma=False)
 
     def shapes(self, tree: Any) -> Any:
         """The tree's shapes, split over the devices."""
@@ -114,7 +112,7 @@ class Program:
             def choose(new: jax.Array, old: jax.Array) -> jax.Array:
                 return jnp.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-            return jax.tree.map(choose, started, held)  # type: ignore[no-any-return]
+            return jax.tree.map(choose, started, held)
 
         @common.on_slots
         def train(held: Slot, data: Any) -> Slot:
@@ -133,16 +131,14 @@ class Program:
 
     def empty(self) -> Slot:
         """Slots that hold nothing yet."""
-        return jax.tree.map(  # type: ignore[no-any-return]
-            lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self._held
-        )
+        return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self._held)
 
     def fill(self, held: Slot, fresh: np.ndarray, seeds: np.ndarray, hyperparameters: Hyper) -> Slot:
         """Start trials in the slots where ``fresh`` is true; the others stay as they are."""
         seeds = seeds.astype(np.uint32)
         numbers = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
         arguments = jax.device_put((fresh, seeds, numbers, self._common.init(seeds)), self._common.split)
-        return self._fill(held, *arguments)  # type: ignore[no-any-return]
+        return self._fill(held, *arguments)
 
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
         """Train every slot to its next evaluation: the slots, and their metrics (slots × metrics)."""
@@ -226,7 +222,7 @@ def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
     # Small chunks stay in a CPU's cache; a GPU wants large ones.
     most = 64 if jax.default_backend() == "cpu" else 1024
     if not leaves or len(leaves[0]) <= most:
-        return evaluate(arrays)  # type: ignore[no-any-return]
+        return evaluate(arrays)
     n = len(leaves[0])
     chunk = next((c for c in range(most, most // 2, -1) if n % c == 0), most)
     whole = n // chunk
@@ -235,7 +231,7 @@ def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
     if rest := n - whole * chunk:
         last = evaluate(jax.tree.map(lambda a: a[-rest:], arrays))
         total = jax.tree.map(lambda sum, mean: sum + rest * mean, total, last)
-    return jax.tree.map(lambda sum: sum / n, total)  # type: ignore[no-any-return]
+    return jax.tree.map(lambda sum: sum / n, total)
 
 
 def _check_data(job: Job, data: Data) -> None:

@@ -8,6 +8,7 @@ rate inside the momentum buffer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,13 +32,11 @@ def _componentwise(update: Callable[..., tuple[jax.Array, ...]], *start: float) 
         return RuleState(jnp.zeros((), jnp.int32), buffers)
 
     def step(gradients: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
-        leaves, tree = jax.tree.flatten(gradients)
-        buffers = [tree.flatten_up_to(buffer) for buffer in state.buffers]
-        results = [update(state.step, *parts) for parts in zip(leaves, *buffers, strict=True)]
-        changes, *buffers = (tree.unflatten(column) for column in zip(*results, strict=True))
+        results = jax.tree.map(functools.partial(update, state.step), gradients, *state.buffers)
+        changes, *buffers = jax.tree.transpose(jax.tree.structure(gradients), None, results)
         return changes, RuleState(state.step + 1, tuple(buffers))
 
-    return optax.GradientTransformation(init, step)  # type: ignore[arg-type]
+    return optax.GradientTransformation(init, step)
 
 
 def _at(learning_rate: Rate, t: jax.Array) -> Any:
@@ -45,14 +44,14 @@ def _at(learning_rate: Rate, t: jax.Array) -> Any:
 
 
 def sgd(learning_rate: Rate) -> optax.GradientTransformation:
-    def update(t, g):  # type: ignore[no-untyped-def]
+    def update(t, g):
         return (-_at(learning_rate, t) * g,)
 
     return _componentwise(update)
 
 
 def momentum(learning_rate: Rate, momentum: Any) -> optax.GradientTransformation:
-    def update(t, g, v):  # type: ignore[no-untyped-def]
+    def update(t, g, v):
         v = momentum * v + g
         return -_at(learning_rate, t) * v, v
 
@@ -60,7 +59,7 @@ def momentum(learning_rate: Rate, momentum: Any) -> optax.GradientTransformation
 
 
 def nesterov(learning_rate: Rate, momentum: Any) -> optax.GradientTransformation:
-    def update(t, g, v):  # type: ignore[no-untyped-def]
+    def update(t, g, v):
         v = momentum * v + g
         return -_at(learning_rate, t) * (momentum * v + g), v
 
@@ -68,7 +67,7 @@ def nesterov(learning_rate: Rate, momentum: Any) -> optax.GradientTransformation
 
 
 def rmsprop(learning_rate: Rate, momentum: Any, rho: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, v, m):  # type: ignore[no-untyped-def]
+    def update(t, g, v, m):
         v = rho * v + (1 - rho) * g**2
         m = momentum * m + _at(learning_rate, t) / jnp.sqrt(v + epsilon) * g
         return -m, v, m
@@ -77,7 +76,7 @@ def rmsprop(learning_rate: Rate, momentum: Any, rho: Any, epsilon: Any) -> optax
 
 
 def rmsterov(learning_rate: Rate, momentum: Any, rho: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, v, m):  # type: ignore[no-untyped-def]
+    def update(t, g, v, m):
         v = rho * v + (1 - rho) * g**2
         scaled = _at(learning_rate, t) / jnp.sqrt(v + epsilon) * g
         m = momentum * m + scaled
@@ -87,7 +86,7 @@ def rmsterov(learning_rate: Rate, momentum: Any, rho: Any, epsilon: Any) -> opta
 
 
 def adam(learning_rate: Rate, beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, m, v):  # type: ignore[no-untyped-def]
+    def update(t, g, m, v):
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g**2
         b = jnp.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
@@ -97,7 +96,7 @@ def adam(learning_rate: Rate, beta1: Any, beta2: Any, epsilon: Any) -> optax.Gra
 
 
 def nadam(learning_rate: Rate, beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, m, v):  # type: ignore[no-untyped-def]
+    def update(t, g, m, v):
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g**2
         b = jnp.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))

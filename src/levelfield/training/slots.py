@@ -72,7 +72,7 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Segmen
         yield Segment(finished, sum(flight is not None for flight in held), trained, elapsed)
 
 
-def _refill(program, slots, held, take):  # type: ignore[no-untyped-def]
+def _refill(program, slots, held, take):
     """Put the next points into the free slots."""
     fresh = np.zeros(program.slots, bool)
     for position, flight in enumerate(held):

@@ -19,21 +19,22 @@ def conv(
     XLA on a CPU runs lax.conv inside a loop some 15 times slower than the same convolution as patches
     times a matrix. The patches are taken for images in NHWC with explicit padding, undilated and ungrouped.
     """
-    plain = all(others.get(key, 1) in (None, 1, (1, 1)) for key in ("lhs_dilation", "rhs_dilation", "feature_group_count"))  # fmt: skip
-    if jax.default_backend() != "cpu" or isinstance(padding, str) or not plain:
+    unusual = ("lhs_dilation", "rhs_dilation", "feature_group_count")
+    plain = all(others.get(key) in (None, 1, (1, 1)) for key in unusual) and not isinstance(padding, str)
+    if jax.default_backend() != "cpu" or not plain:
         return jax.lax.conv_general_dilated(inputs, kernel, strides, padding, precision=precision, **others)
     height, width, channels, features = kernel.shape
     padded = jnp.pad(inputs, ((0, 0), *padding, (0, 0)))
     rows = (padded.shape[1] - height) // strides[0] + 1
     columns = (padded.shape[2] - width) // strides[1] + 1
-    patches = jnp.concatenate(
-        [
-            padded[:, i : i + (rows - 1) * strides[0] + 1 : strides[0], j : j + (columns - 1) * strides[1] + 1 : strides[1]]  # fmt: skip  # noqa: E501
-            for i in range(height)
-            for j in range(width)
-        ],
-        axis=-1,
-    )
+
+    def shifted(i: int, j: int) -> jax.Array:
+        """What the kernel's element (i, j) meets at each place."""
+        down = slice(i, i + (rows - 1) * strides[0] + 1, strides[0])
+        right = slice(j, j + (columns - 1) * strides[1] + 1, strides[1])
+        return padded[:, down, right]
+
+    patches = jnp.concatenate([shifted(i, j) for i in range(height) for j in range(width)], axis=-1)
     matrix = kernel.reshape(height * width * channels, features)
     product = jnp.dot(patches.reshape(-1, matrix.shape[0]), matrix, precision=precision)
     return product.reshape(-1, rows, columns, features)

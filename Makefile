@@ -1,0 +1,39 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow test-gpu lint lock clean
+
+demo: .venv/installed          ## set up and run the main job
+	$(BIN)/levelfield compare
+
+test: .venv/installed-dev lint ## set up and run the tests
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: .venv/installed-dev
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: .venv/installed-dev
+	$(BIN)/python -m pytest -m gpu
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+# The lock pins every version; pyproject.toml says only what the project can work with.
+.venv/installed: pyproject.toml requirements.lock
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[dev]"
+	touch $@
+
+lock:                          ## renew requirements.lock (needs uv)
+	uv pip compile --quiet --universal --upgrade --python-version 3.11 --extra dev --no-header --no-annotate \
+		--output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv .cache build dist src/*.egg-info
