@@ -41,7 +41,7 @@ _HOME = {
     "register_workload": "workloads",
 }
 
-__all__ = [  # noqa: RUF022
+__all__ = [
     "Comparison",
     "Data",
     "Estimate",

@@ -163,13 +163,12 @@ def check(
     for name, free in found["free"].items():
         typer.echo(f"  {name:<11} {len(free)} free: {', '.join(free) or 'none'}")
     typer.echo(
-        f"  cost        {len(chosen.optimizers)} optimizers × {chosen.pool} feasible trials × {chosen.steps:,} steps "
-        f"= {found['trial_steps']:,} trial-steps, infeasible trials apart"
+        f"  cost        {len(chosen.optimizers)} optimizers × {chosen.pool} trials × {chosen.steps:,} steps "
+        f"= {found['trial_steps']:,} trial-steps, if all are feasible"
     )
     if measure:
-        typer.echo(
-            f"  time        about {found['hours']:.2g} hours here ({found['trial_steps_per_second']:,.0f} trial-steps/s)"
-        )
+        speed = found["trial_steps_per_second"]
+        typer.echo(f"  time        about {found['hours']:.2g} hours here ({speed:,.0f} trial-steps/s)")
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
 
@@ -225,8 +224,8 @@ def studies(as_json: Json = False) -> None:
     for row in rows:
         typer.echo(f"{row['study']:<14} {row['description']}")
         typer.echo(
-            f"{'':<14} {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, {row['steps']:,} steps: "
-            f"{row['trial_steps']:,} trial-steps"
+            f"{'':<14} {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, "
+            f"{row['steps']:,} steps: {row['trial_steps']:,} trial-steps"
         )
 
 

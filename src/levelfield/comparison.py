@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,10 +132,8 @@ def compare(
     """
     opened = store if isinstance(store, Store) else Store.open(store)
     try:
-        try:
+        with suppress(SearchExhausted):  # a result, not an accident: the comparison shows what there is
             run(study, opened, get_executor(executor, slots), listener)
-        except SearchExhausted:
-            pass  # a result, not an accident: the comparison shows what there is
         return Comparison(study, opened)
     finally:
         if opened is not store:

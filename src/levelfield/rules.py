@@ -24,10 +24,13 @@ class Hyperparameter:
     low: float = float("-inf")
     high: float = float("inf")
     required: bool = True
-    traced: bool = True  # a number that may differ from trial to trial; otherwise part of the program
+    open: bool = False  # whether low itself is excluded
+    traced: bool = True  # may differ from trial to trial; otherwise it is part of the program
+    numeric: bool = True
 
 
-POSITIVE = Hyperparameter(low=0.0)
+POSITIVE = Hyperparameter(low=0.0, open=True)
+NOT_NEGATIVE = Hyperparameter(low=0.0)
 FRACTION = Hyperparameter(low=0.0, high=1.0)
 
 
@@ -59,12 +62,16 @@ class Rule:
 
 def check_domain(axis: Axis, about: Hyperparameter) -> None:
     """Refuse values that the hyperparameter cannot take."""
-    for end in axis.extremes:
+    # A ratio's bounds are not its hyperparameter's, but its divisor is positive: its sign is.
+    low, high = about.low, float("inf") if axis.divisor else about.high
+    for end in axis.dimension.ends if axis.divisor else axis.extremes:
         if isinstance(end, bool | str):
             if axis.dimension.free:
                 raise SpaceError(f"{axis.key}: {end!r} cannot be searched over: make one optimizer for each value")
-        elif not about.low <= end <= about.high:
-            raise SpaceError(f"{axis.key} reaches {end:g}, outside [{about.low:g}, {about.high:g}]")
+            if about.numeric:
+                raise SpaceError(f"{axis.key} = {end!r} must be a number")
+        elif not low <= end <= high or (about.open and end == low):
+            raise SpaceError(f"{axis.key} reaches {end:g}, outside {'(' if about.open else '['}{low:g}, {high:g}]")
     if axis.dimension.free and not about.traced:
         raise SpaceError(f"{axis.key} cannot be searched over: it shapes the program; fix it to a value")
 
@@ -79,10 +86,10 @@ _RULES = {
         _paper("sgd"),
         _paper("momentum", momentum=FRACTION),
         _paper("nesterov", momentum=FRACTION),
-        _paper("rmsprop", momentum=FRACTION, rho=FRACTION, epsilon=POSITIVE),
-        _paper("rmsterov", momentum=FRACTION, rho=FRACTION, epsilon=POSITIVE),
-        _paper("adam", beta1=FRACTION, beta2=FRACTION, epsilon=POSITIVE),
-        _paper("nadam", beta1=FRACTION, beta2=FRACTION, epsilon=POSITIVE),
+        _paper("rmsprop", momentum=FRACTION, rho=FRACTION, epsilon=NOT_NEGATIVE),
+        _paper("rmsterov", momentum=FRACTION, rho=FRACTION, epsilon=NOT_NEGATIVE),
+        _paper("adam", beta1=FRACTION, beta2=FRACTION, epsilon=NOT_NEGATIVE),
+        _paper("nadam", beta1=FRACTION, beta2=FRACTION, epsilon=NOT_NEGATIVE),
     )
 }
 
@@ -130,6 +137,7 @@ def _optax_rule(name: str) -> Rule:
             required=parameter.default is parameter.empty or parameter.name == "learning_rate",
             # Switches and whole numbers steer Python code in optax; everything else is arithmetic.
             traced=not isinstance(parameter.default, bool | int | str),
+            numeric=isinstance(parameter.default, float) or parameter.name == "learning_rate",
         )
         for parameter in parameters.values()
     }
@@ -139,4 +147,7 @@ def _optax_rule(name: str) -> Rule:
 def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
     if not callable(function) or inspect.isclass(function):
         return {}
-    return inspect.signature(function).parameters
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:  # a type alias, say
+        return {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,7 +77,7 @@ class Uniform:
         return (self.low, self.high)
 
     def value(self, unit: float) -> float:
-        return self.low + unit * (self.high - self.low)
+        return min(self.low + unit * (self.high - self.low), self.high)  # rounding must not leave the range
 
     def unit(self, value: Value) -> float:
         return (float(value) - self.low) / (self.high - self.low)
@@ -185,8 +186,9 @@ def dimension(spec: Any) -> Dimension:
     if isinstance(spec, bool | str):
         return Fixed(spec)
     if isinstance(spec, int | float):
-        if not math.isfinite(spec):
-            raise SpaceError(f"{spec} is no usable value: give a finite number")
+        if not _is_finite(spec):
+            shown = spec if isinstance(spec, float) else "a whole number of that size"
+            raise SpaceError(f"{shown} is no usable value: give a finite number")
         return Fixed(spec)
     if not isinstance(spec, Mapping) or len(spec) != 1 or next(iter(spec)) not in _KINDS:
         raise SpaceError(
@@ -199,9 +201,11 @@ def dimension(spec: Any) -> Dimension:
     if kind == "choice":
         if not all(isinstance(value, bool | int | float | str) for value in content):
             raise SpaceError(f"choice = {content} must list numbers, booleans or strings")
+        if not all(isinstance(value, str) or _is_finite(value) for value in content):
+            raise SpaceError(f"choice = {content} must list finite numbers")
         return Choice(tuple(content))
     if len(content) != 2 or not all(_is_number(bound) for bound in content):
-        raise SpaceError(f"{kind} = {content} must be two numbers [low, high]")
+        raise SpaceError(f"{kind} = {content} must be two numbers, [low, high], both finite")
     low, high = content
     if kind == "integer":
         return Integer(low, high)
@@ -250,8 +254,8 @@ _KEY = re.compile(r"^(?P<name>\w+)(/(sqrt\((?P<root>\w+)\)|(?P<divisor>\w+)))?$"
 
 
 def axis(key: str, spec: Any) -> Axis:
-    match = _KEY.match(key)
-    if not match:
+    match = _KEY.fullmatch(key)
+    if not match or key == "one_minus_":
         raise SpaceError(f"{key!r} is no hyperparameter: write x, one_minus_x, x/y or x/sqrt(y)")
     try:
         found = dimension(spec)
@@ -326,7 +330,11 @@ class Space:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
+
+
+def _is_finite(value: float) -> bool:
+    return abs(value) <= sys.float_info.max  # math.isfinite stumbles over huge whole numbers
 
 
 def _check_range(kind: str, low: float, high: float) -> None:

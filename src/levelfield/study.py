@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
@@ -50,7 +50,7 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     metric: str
-    value: float
+    value: FiniteFloat
 
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -79,7 +79,7 @@ class Study(BaseModel):
     schedule: dict[str, Any] = {"kind": "constant"}
     optimizers: dict[str, Any]
 
-    def __init__(self, **content: Any) -> None:
+    def __init__(self, /, **content: Any) -> None:
         try:
             super().__init__(**content)
         except ValidationError as error:
@@ -137,8 +137,17 @@ class Study(BaseModel):
         return found
 
     def replace(self, **changes: Any) -> Study:
-        """The study with some fields changed, checked again; ``None`` leaves a field as it is."""
-        return Study(**self.spec() | {key: value for key, value in changes.items() if value is not None})
+        """The study with some fields changed, checked again; ``None`` leaves a field as it is.
+
+        A new schedule is every optimizer's.
+        """
+        content = self.spec()
+        if changes.get("schedule") is not None:
+            content["optimizers"] = {
+                name: {key: value for key, value in table.items() if key != "schedule"}
+                for name, table in content["optimizers"].items()
+            }
+        return Study(**content | {key: value for key, value in changes.items() if value is not None})
 
     def only(self, names: Iterable[str]) -> Study:
         """The study with some of its optimizers."""
@@ -162,7 +171,7 @@ class Study(BaseModel):
             "batch_size": self.batch_size,
             "eval_interval": self.eval_interval,
             "search": self.search,
-            "seed": self.seed,
+            "seed": str(self.seed),
             "rule": optimizer.rule.name,
             "schedule": optimizer.schedule,
             "space": optimizer.space.spec(),
@@ -246,11 +255,12 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     own = table.pop("schedule", {})
     if not isinstance(own, Mapping):
         raise StudyError(f'schedule = {own!r} is no table: write schedule = {{ kind = "linear", … }}')
-    # An optimizer's own schedule adds to the study's, unless it is of another kind.
-    schedule = {**(study_schedule if own.get("kind", kind_of(study_schedule)) == kind_of(study_schedule) else {})}
-    schedule |= own
-    kind = schedule.pop("kind", "constant")
-    if kind not in SCHEDULES:
+    # An optimizer's own schedule refines the study's, or replaces it where it is of another kind.
+    shared = study_schedule.get("kind", "constant")
+    kind = own.get("kind", shared)
+    schedule = {**(study_schedule if kind == shared else {}), **own}
+    schedule.pop("kind", None)
+    if not isinstance(kind, str) or kind not in SCHEDULES:
         raise UnknownName.of("schedule", str(kind), SCHEDULES)
     for key in schedule:
         if key not in SCHEDULES[kind]:
@@ -258,20 +268,18 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     for key in SCHEDULES[kind]:
         if key not in schedule:
             raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
-    space = Space.parse({**table, **schedule})
+    for key in table.keys() & schedule.keys():
+        raise StudyError(f"{key} is given twice, in the optimizer's table and in its schedule: keep the schedule's")
+    space = Space.parse(table | schedule)
     known = {**workload.hyperparameters, **SCHEDULES[kind], **rule.hyperparameters}
     for one in space:
-        if one.name not in known or one.key in schedule and one.name not in SCHEDULES[kind]:
+        if one.name not in known:
             raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", one.name, known)
         check_domain(one, known[one.name])
     for needed, about in known.items():
         if about.required and needed not in space.names:
             raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")
     return Optimizer(name, rule, kind, space, protocol)
-
-
-def kind_of(schedule: Mapping[str, Any]) -> Any:
-    return schedule.get("kind", "constant")
 
 
 def _text(table: dict[str, Any], key: str, default: str) -> str:
@@ -282,8 +290,9 @@ def _text(table: dict[str, Any], key: str, default: str) -> str:
 
 
 def _one_line(error: ValidationError) -> str:
-    """Pydantic's first complaint as a sentence: the field, what it got, what to do."""
-    first = error.errors(include_url=False)[0]
+    """Pydantic's chief complaint as a sentence: the field, what it got, what to do."""
+    # A misspelt field is missing, too: the spelling comes first.
+    first, *_ = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{field!r} is no field of a study{suggestion(field, Study.model_fields)}"

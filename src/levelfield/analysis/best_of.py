@@ -10,6 +10,7 @@ their weight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,8 +41,7 @@ def weights(values: Sequence[float] | np.ndarray, k: int) -> np.ndarray:
     values = np.asarray(values, float)
     if values.ndim != 1:
         raise ValueError(f"values must be one-dimensional, not of shape {values.shape}")
-    if k != int(k) or k < 1:
-        raise ValueError(f"k = {k} must be a whole number of at least 1")
+    check_k(k)
     drawn = ~np.isnan(values)
     n = int(drawn.sum())
     result = np.zeros(len(values))
@@ -51,6 +51,11 @@ def weights(values: Sequence[float] | np.ndarray, k: int) -> np.ndarray:
         last = rankdata(values[drawn], "max")
         result[drawn] = (((n - first + 1) / n) ** k - ((n - last) / n) ** k) / (last - first + 1)
     return result
+
+
+def check_k(k: int) -> None:
+    if not (math.isfinite(k) and k == int(k) and k >= 1):
+        raise ValueError(f"k = {k} must be a whole number of at least 1")
 
 
 def estimate(values: np.ndarray, probabilities: np.ndarray) -> Estimate:
@@ -79,19 +84,19 @@ def best_of(values: Sequence[float] | np.ndarray, k: int, *, bootstrap: int | No
     Estimate(mean=1.25, low=1.0, high=2.0)
     """
     values = np.asarray(values, float)
-    exact = weights(values, k)
     if bootstrap is None:
-        return estimate(values, exact)
+        return estimate(values, weights(values, k))
     return bootstrap_best(values, values, k, bootstrap, seed)
 
 
 def bootstrap_best(selected_by: np.ndarray, reported: np.ndarray, k: int, resamples: int, seed: int = 0) -> Estimate:
     """The paper's estimate: resample the pool, take the best of the first k by one metric, report another."""
+    check_k(k)
     feasible = np.flatnonzero(~np.isnan(selected_by))
     if not len(feasible):
         return NOTHING
     generator = np.random.default_rng(seed)
-    drawn = feasible[generator.integers(len(feasible), size=(resamples, k))]
+    drawn = feasible[generator.integers(len(feasible), size=(resamples, int(k)))]
     # Draws come in random order, so that taking the first of several best shares ties equally.
     best = drawn[np.arange(resamples), np.argmin(selected_by[drawn], axis=1)]
     return estimate(reported[best], np.ones(resamples))

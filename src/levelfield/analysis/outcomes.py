@@ -12,6 +12,7 @@ from levelfield.analysis.best_of import (
     NOTHING,
     Estimate,
     bootstrap_best,
+    check_k,
     estimate,
     probability_better,
     weights,
@@ -61,10 +62,11 @@ class Outcome:
 
     def best(self, k: int, metric: str | None = None, *, bootstrap: int | None = None, seed: int = 0) -> Estimate:
         """The metric of the trial that is selected from k: chosen by ``select``, reported by ``metric``."""
+        check_k(k)
         if not self.pool:
             return NOTHING
         reported = self.values(metric)
-        if bootstrap:
+        if bootstrap is not None:
             return bootstrap_best(self._ranked(), reported, k, bootstrap, seed)
         return estimate(reported, weights(self._ranked(), k))
 
@@ -78,11 +80,12 @@ class Outcome:
 
     def steps_to_target(self, k: int, *, bootstrap: int | None = None, seed: int = 0) -> Reached:
         """Steps of the fastest of k trials to the target, given that one reaches it."""
+        check_k(k)
         if not self.pool:
             return Reached(np.nan, np.nan, np.nan, np.nan)
         steps = self.steps
         reached = np.isfinite(steps)
-        if bootstrap:
+        if bootstrap is not None:
             generator = np.random.default_rng(seed)
             drawn = steps[generator.integers(len(steps), size=(bootstrap, k))].min(axis=1)
             fastest, chance = drawn[np.isfinite(drawn)], np.isfinite(drawn).mean()

@@ -34,13 +34,14 @@ class LocalExecutor:
 
     def provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
+        matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
         return {
             "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
             "platform": platform.platform(),
             "device": device.device_kind,
             "devices": jax.local_device_count(),
             "backend": jax.default_backend(),
-            "precision": f"float32 (matmul: {jax.config.read('jax_default_matmul_precision') or 'default'})",
+            "precision": f"float32 (matmul: {matmul})",
         }
 
 

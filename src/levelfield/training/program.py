@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -59,10 +60,8 @@ def use_every_core() -> None:
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    try:
+    with suppress(RuntimeError):  # JAX runs already: its devices are what they are
         jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
-    except RuntimeError:
-        pass  # JAX runs already: its devices are what they are
 
 
 class _Common:

@@ -1,0 +1,226 @@
+"""The commands as a user meets them: results, exit codes, and one clear line for bad input."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+
+import polars
+import pytest
+
+from levelfield.cli import main
+
+SMALL = """
+workload = "quadratic"
+steps = 60
+eval_interval = 20
+trials = 2
+pool = 4
+target = { metric = "train_loss", value = 0.5 }
+
+[optimizers.sgd]
+learning_rate = { log = [1e-2, 1e0] }
+
+[optimizers.adam]
+"learning_rate/epsilon" = { log = [1e-1, 1e1] }
+one_minus_beta1 = { log = [1e-2, 1e0] }
+beta2 = 0.99
+epsilon = { log = [1e-3, 1e0] }
+"""
+
+
+@pytest.fixture
+def cli(monkeypatch, capfd, tmp_path):
+    """Run a command in an empty folder; returns its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        out, err = capfd.readouterr()
+        return exit.value.code or 0, out, err
+
+    return call
+
+
+def test_compare_prints_a_table_and_sentences_and_writes_a_report(cli, tmp_path):
+    code, out, err = cli("compare", "small.toml")
+    assert code == 0
+    assert "best of 2 trials by train_loss" in out
+    assert "With 2 trials each" in out
+    assert "4/4 feasible" in err
+    page = (tmp_path / "levelfield-out/small/report.html").read_text()
+    assert "vegaEmbed" in page
+    assert "https://cdn" not in page
+
+
+def test_compare_again_trains_nothing_and_says_the_same(cli):
+    _, first, _ = cli("compare", "small.toml", "--json")
+    before = json.loads(first)
+    _, second, _ = cli("compare", "small.toml", "--json")
+    assert json.loads(second) == before
+    assert before["complete"] is True
+    assert [row["optimizer"] for row in before["rows"]] == ["sgd", "adam"]
+
+
+def test_options_override_the_study(cli):
+    code, out, _ = cli("run", "small.toml", *"--pool 3 --trials 1 --steps 40 --optimizers adam --json".split())
+    found = json.loads(out)
+    assert code == 0
+    assert [(row["optimizer"], row["feasible"]) for row in found["optimizers"]] == [("adam", 3)]
+
+
+def test_a_larger_pool_extends_the_smaller_one(cli):
+    cli("run", "small.toml", "--optimizers", "sgd")
+    cli("export", "small.toml", "-o", "before.csv")
+    cli("run", "small.toml", "--optimizers", "sgd", "--pool", "7")
+    cli("export", "small.toml", "-o", "after.csv")
+    before, after = polars.read_csv("before.csv"), polars.read_csv("after.csv")
+    assert len(after) > len(before)
+    same = after.head(len(before)).drop("in_pool")
+    assert same.equals(before.drop("in_pool"))
+
+
+def test_status_tells_how_far_a_study_is(cli):
+    cli("run", "small.toml", "--optimizers", "sgd")
+    code, out, _ = cli("status", "small.toml", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["complete"] is False
+    assert [row["feasible"] for row in found["optimizers"]] == [4, 0]
+
+
+def test_report_of_an_unfinished_study_says_what_is_missing(cli):
+    cli("run", "small.toml", "--optimizers", "sgd")
+    code, out, _ = cli("report", "small.toml")
+    assert code == 0
+    assert "adam has no feasible trial" in out
+
+
+def test_report_writes_figures(cli, tmp_path):
+    cli("run", "small.toml")
+    code, _, _ = cli("report", "small.toml", "--figures", "figures")
+    assert code == 0
+    written = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"outcomes.pdf", "outcomes.svg", "outcomes.png", "curves.pdf", "hyperparameters-adam.pdf"} <= written
+
+
+@pytest.mark.parametrize("name", ["trials.csv", "trials.parquet"])
+def test_export_holds_every_trial(cli, name):
+    cli("run", "small.toml")
+    assert cli("export", "small.toml", "-o", name)[0] == 0
+    frame = polars.read_csv(name) if name.endswith("csv") else polars.read_parquet(name)
+    assert frame.filter(polars.col("in_pool")).group_by("optimizer").len()["len"].to_list() == [4, 4]
+    assert {"hp_learning_rate", "hp_beta1", "train_loss", "seed", "seconds"} <= set(frame.columns)
+    cli("export", "small.toml", "-o", name, "--curves")
+    frame = polars.read_csv(name) if name.endswith("csv") else polars.read_parquet(name)
+    assert sorted(frame["step"].unique()) == [20, 40, 60]
+
+
+def test_check_says_what_a_study_costs(cli):
+    code, out, _ = cli("check", "small.toml")
+    assert code == 0
+    assert "2 optimizers × 4 trials × 60 steps = 480 trial-steps" in out
+    code, out, _ = cli("check", "small.toml", "--json", "--measure")
+    assert json.loads(out)["trial_steps_per_second"] > 0
+
+
+@pytest.mark.parametrize("command", ["studies", "workloads"])
+def test_lists(cli, command):
+    code, out, _ = cli(command)
+    assert code == 0
+    for name in ("fashion_mini", "tolstoi_mini", "quadratic", "wilson"):
+        assert name in out
+    assert len(json.loads(cli(command, "--json")[1])) >= 4
+
+
+def edited(old: str, new: str) -> str:
+    assert old in SMALL
+    return SMALL.replace(old, new)
+
+
+BAD_STUDIES = {
+    "unknown workload": (edited('"quadratic"', '"quadratc"'), ["'quadratc'", "did you mean 'quadratic'?"]),
+    "unknown rule": (edited("[optimizers.adam]", '[optimizers.adam]\nrule = "adma"'), ["'adma'", "'adam'"]),
+    "unknown hyperparameter": (edited("beta2 =", "beta_2 ="), ["optimizers.adam", "'beta_2'", "'beta2'"]),
+    "unknown field": (edited("steps =", "step ="), ["'step'", "'steps'"]),
+    "fixed and ratio": (edited("beta2 =", "learning_rate = 0.1\nbeta2 ="), ["learning_rate", "twice"]),
+    "reversed log": (edited("[1e-2, 1e0] }\n\n[opt", "[1e0, 1e-2] }\n\n[opt"), ["[1, 0.01]", "reversed"]),
+    "non-positive log": (edited("[1e-3, 1e0] }", "[0, 1e0] }"), ["epsilon", "[0, 1]", "positive"]),
+    "1-x outside": (
+        edited("one_minus_beta1 = { log = [1e-2, 1e0] }", "one_minus_beta1 = { log = [1e-2, 1e1] }"),
+        ["one_minus_beta1", "(0, 1]"],
+    ),
+    "K > N": (edited("trials = 2", "trials = 5"), ["trials = 5", "pool = 4"]),
+    "K < 1": (edited("trials = 2", "trials = 0"), ["trials = 0", "greater than or equal to 1"]),
+    "TOML": (edited("steps = 60", "steps = = 60"), ["line 3, column 9"]),
+    "unknown metric": (edited('"train_loss"', '"train_los"'), ["'train_los'", "'train_loss'"]),
+    "missing": (edited("beta2 = 0.99\n", ""), ["beta2 is missing", "adam"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STUDIES)
+def test_a_bad_study_is_refused_in_one_line(cli, tmp_path, case):
+    text, words = BAD_STUDIES[case]
+    Path("bad.toml").write_text(text)
+    before = set(tmp_path.rglob("*"))
+    code, out, err = cli("compare", "bad.toml")
+    assert code == 2
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1, err
+    for word in words:
+        assert word in err
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "fashion_mni"], ["'fashion_mni'", "did you mean 'fashion_mini'?"]),
+        (["compare", "nowhere.toml"], ["nowhere.toml", "no such file"]),
+        (["compare", "small.toml", "--optimizers", "adm"], ["'adm'", "'adam'"]),
+        (["compare", "small.toml", "--trails", "3"], ["--trails", "--trials"]),
+        (["compare", "small.toml", "--trials", "many"], ["--trials"]),
+        (["compare", "small.toml", "--trials", "9"], ["trials = 9", "pool = 4"]),
+        (["compare", "small.toml", "--slots", "none"], ["--slots none", "auto"]),
+        (["compare", "small.toml", "--executor", "locl"], ["'locl'", "'local'"]),
+        (["compare", "small.toml", "--store", "mysql://x/y"], ["mysql://x/y", "postgresql://"]),
+        (["compare", "small.toml", "--store", "small.toml"], ["small.toml", "not a database"]),
+        (["compare", "small.toml", "--store", "small.toml/trials.db"], ["small.toml"]),
+        (["compre"], ["'compre'", "'compare'"]),
+        (["status", "small.toml"], ["no such store"]),
+        (["export", "small.toml", "-o", "trials.xlsx"], [".xlsx", ".parquet"]),
+    ],
+)
+def test_a_bad_command_line_is_refused_in_one_line(cli, tmp_path, arguments, words):
+    before = set(tmp_path.rglob("*"))
+    code, out, err = cli(*arguments)
+    assert code == 2
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1, err
+    for word in words:
+        assert word in err
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_store_of_a_newer_schema_is_refused(cli):
+    cli("run", "small.toml", "--store", "trials.db")
+    with sqlite3.connect("trials.db") as connection:
+        connection.execute("UPDATE levelfield SET value = '99'")
+    code, _, err = cli("run", "small.toml", "--store", "trials.db")
+    assert code == 2
+    assert "99" in err
+    assert "upgrade" in err
+
+
+def test_all_trials_infeasible_stops_and_names_the_space(cli):
+    Path("hot.toml").write_text(edited("learning_rate = { log = [1e-2, 1e0] }", "learning_rate = { log = [1e8, 1e9] }"))
+    code, out, err = cli("compare", "hot.toml", "--steps", "100")
+    assert code == 1
+    assert "sgd: 0 of 20 trials are feasible" in err
+    assert "learning_rate" in err
+    assert "adam" in out

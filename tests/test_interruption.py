@@ -1,0 +1,118 @@
+"""A run that is killed or interrupted loses nothing it finished, and ends with the pool it would have had."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import levelfield as lf
+
+STUDY = """
+workload = "wilson"
+steps = 6_000
+eval_interval = 200
+trials = 4
+pool = 16
+
+[optimizers.sgd]
+learning_rate = { log = [1e-2, 1e1] }  # the upper part diverges
+
+[optimizers.adam]
+learning_rate = { log = [1e-3, 1e0] }
+one_minus_beta1 = { log = [1e-1, 1e0] }
+beta2 = 0.99
+epsilon = 1e-2
+"""
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from levelfield.cli import main; main()"]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder.parent / "cache")}
+    return subprocess.Popen(
+        [*command, "run", "study.toml", "--store", "trials.db", *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def stored(folder: Path) -> int:
+    try:
+        with sqlite3.connect(folder / "trials.db", timeout=10) as connection:
+            return connection.execute("SELECT count(*) FROM trials").fetchone()[0]
+    except sqlite3.OperationalError:
+        return 0
+
+
+def wait_for(folder: Path, trials: int, process: subprocess.Popen[str]) -> None:
+    while stored(folder) < trials and process.poll() is None:
+        time.sleep(0.01)
+
+
+def pool(folder: Path) -> dict[tuple[str, int], lf.Outcome]:
+    study = lf.load_study(folder / "study.toml")
+    with lf.Store.open(folder / "trials.db", create=False) as store:
+        comparison = lf.Comparison(study, store)
+    return {(name, trial.point.index): trial for name in study.optimizers for trial in comparison.trials[name]}
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "study.toml").write_text(STUDY)
+    return tmp_path / "whole", tmp_path / "killed"
+
+
+def test_killed_at_random_and_resumed_gives_the_same_pool(folders):
+    whole, killed = folders
+    assert start(whole).wait(timeout=120) == 0
+    expected = pool(whole)
+    assert {trial.status for trial in expected.values()} == {"feasible", "infeasible"}
+
+    chance = random.Random(0)
+    kills = 0
+    while True:
+        process = start(killed)
+        before = stored(killed)
+        wait_for(killed, before + chance.randint(1, 8), process)
+        time.sleep(chance.uniform(0, 0.1))
+        if kills == 5:
+            assert process.wait(timeout=120) == 0
+            break
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+        assert stored(killed) >= before
+
+    found = pool(killed)
+    assert found.keys() == expected.keys()
+    for key, trial in found.items():
+        other = expected[key]
+        assert trial.point == other.point
+        assert trial.status == other.status
+        for metric, values in trial.curve.values.items():
+            np.testing.assert_allclose(values, other.curve.values[metric], rtol=1e-4, atol=1e-6, err_msg=str(key))
+
+
+def test_interrupted_saves_says_how_to_go_on_and_exits_130(folders):
+    _, folder = folders
+    process = start(folder)
+    wait_for(folder, 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    last = err.strip().splitlines()[-1]
+    assert "saved" in last
+    assert "levelfield run study.toml --store trials.db" in last
+    assert stored(folder) >= 2

@@ -1,0 +1,50 @@
+"""What the package promises as a whole: its public names, what an import loads, its layers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import levelfield as lf
+
+
+def test_public_names():
+    assert set(lf.__all__) == {
+        "Comparison",
+        "Data",
+        "Estimate",
+        "Hyperparameter",
+        "LevelfieldError",
+        "Outcome",
+        "Store",
+        "Study",
+        "Workload",
+        "best_of",
+        "compare",
+        "load_study",
+        "optimizer",
+        "register_rule",
+        "register_workload",
+    }
+    for name in lf.__all__:
+        assert getattr(lf, name) is not None
+
+
+def loaded_by(code: str) -> set[str]:
+    listing = "import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{listing}"], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_levelfield_loads_no_heavy_library():
+    assert not loaded_by("import levelfield") & {"jax", "numpy", "polars", "altair", "sqlalchemy", "pydantic"}
+
+
+def test_the_commands_help_loads_no_heavy_library():
+    assert not loaded_by("import levelfield.cli") & {"jax", "numpy", "scipy", "polars", "altair", "sqlalchemy"}
+
+
+def test_training_runs_without_the_reporting_libraries():
+    """A machine that only trains need not have them."""
+    code = "import levelfield.executors.local, levelfield.runner, levelfield.store, levelfield.workloads.fashion_mini"
+    assert not loaded_by(code) & {"altair", "polars", "vl_convert", "rich", "typer", "jinja2"}

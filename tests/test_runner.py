@@ -1,0 +1,355 @@
+"""The runner: which points a pool needs, and that neither order nor interruptions change it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import levelfield as lf
+from levelfield.errors import SearchExhausted
+from levelfield.runner import most_points, next_missing, pool_of, pool_window, run
+from levelfield.search import Search
+from levelfield.store import Store
+from levelfield.trial import Curve, Point, Status, Trial
+
+# ---------------------------------------------------------------------------- which points a pool needs
+
+outcomes = st.dictionaries(st.integers(0, 40), st.sampled_from(Status))
+sizes = st.integers(1, 15)
+
+
+def shortest_prefix(feasible: Callable[[int], bool], n: int) -> range:
+    """The definition: try every length."""
+    return next(range(length) for length in range(1000) if sum(map(feasible, range(length))) >= n)
+
+
+@given(outcomes, sizes)
+def test_the_window_is_the_shortest_prefix_that_could_hold_n_feasible_trials(
+    statuses: dict[int, Status], n: int
+) -> None:
+    hopeful = shortest_prefix(lambda index: statuses.get(index) is not Status.INFEASIBLE, n)
+    assert pool_window(statuses, n) == hopeful
+    assert pool_of(statuses, n) == [index for index in hopeful if statuses.get(index) is Status.FEASIBLE]
+
+
+@given(outcomes, st.sets(st.integers(0, 60)), sizes)
+def test_the_next_missing_point_is_the_first_that_is_needed(
+    statuses: dict[int, Status], in_flight: set[int], n: int
+) -> None:
+    needed = [index for index in pool_window(statuses, n) if index not in statuses and index not in in_flight]
+    assert next_missing(statuses, in_flight, n) == (needed[0] if needed else None)
+
+
+@given(st.lists(st.sampled_from(Status), max_size=40), sizes)
+def test_a_full_pool_misses_nothing(statuses: list[Status], n: int) -> None:
+    """Of a finished prefix with n feasible trials, the pool is the first n of them."""
+    finished = dict(enumerate(statuses))
+    feasible = [index for index, status in finished.items() if status is Status.FEASIBLE]
+    missing = next_missing(finished, (), n)
+    if len(feasible) < n:
+        assert missing == len(finished)
+    else:
+        assert missing is None
+        assert pool_of(finished, n) == feasible[:n]
+
+
+@given(outcomes, sizes)
+def test_a_larger_pool_needs_the_smaller_one_s_points_and_more(statuses: dict[int, Status], n: int) -> None:
+    assert set(pool_window(statuses, n)) < set(pool_window(statuses, n + 1))
+    assert set(pool_of(statuses, n)) <= set(pool_of(statuses, n + 1))
+
+
+@given(sizes, st.integers(0, 20))
+def test_an_end_comes_after_the_pool_could_be_full(n: int, feasible: int) -> None:
+    assert n <= most_points(n, feasible) <= max(10 * n, 20)
+
+
+# ---------------------------------------------------------------------------- a run
+
+
+class Interrupted(BaseException):
+    """The user's Ctrl-C, a crash, a power cut."""
+
+
+class Stretch(NamedTuple):
+    finished: list[Trial]
+    running: int
+    trial_steps: int = 1
+    seconds: float = 0.1
+
+
+class FakeExecutor:
+    """Trials that finish in random order, are feasible as told, and may be interrupted."""
+
+    def __init__(
+        self, feasible: Callable[[str, int], bool], *, seed: int = 0, slots: int = 3, stretches: int | None = None
+    ) -> None:
+        self.feasible, self.random, self.slots, self.stretches = feasible, random.Random(seed), slots, stretches
+        self.started: list[tuple[str, Point]] = []
+        self.finished: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, int]] = []
+
+    def train(
+        self, study: lf.Study, optimizer: str, take: Callable[[], Point | None], wanted: int
+    ) -> Iterator[Stretch]:
+        self.asked.append((optimizer, wanted))
+        held: list[Point] = []
+        while True:
+            while len(held) < self.slots and (point := take()):
+                held.append(point)
+                self.started.append((optimizer, point))
+            if not held:
+                return
+            if self.stretches is not None:
+                self.stretches -= 1
+                if self.stretches < 0:
+                    raise Interrupted
+            done = self.random.sample(held, self.random.randint(0, len(held)))
+            held = [point for point in held if point not in done]
+            self.finished += [(optimizer, point.index) for point in done]
+            yield Stretch([self._trial(optimizer, point) for point in done], len(held))
+
+    def _trial(self, optimizer: str, point: Point) -> Trial:
+        feasible = self.feasible(optimizer, point.index)
+        losses = np.array([1.0 + point.index if feasible else np.inf], np.float32)
+        status = Status.FEASIBLE if feasible else Status.INFEASIBLE
+        return Trial(point, status, Curve(np.array([4]), {"train_loss": losses}))
+
+    def provenance(self) -> Mapping[str, Any]:
+        return {"device": "none"}
+
+
+def study_of(pool: int, **changes: Any) -> lf.Study:
+    optimizers = {
+        "one": {"rule": "sgd", "learning_rate": {"log": [1e-3, 1e-1]}},
+        "two": {"rule": "momentum", "learning_rate": {"log": [1e-3, 1e-1]}, "momentum": {"uniform": [0, 1]}},
+    }
+    content = {"workload": "quadratic", "steps": 4, "trials": 1, "pool": pool, "optimizers": optimizers}
+    return lf.Study(**content | changes)
+
+
+def grid_of(pool: int, size: int) -> lf.Study:
+    rates = {"choice": [0.1 / (i + 1) for i in range(size)]}
+    return study_of(pool, search="grid", optimizers={"one": {"rule": "sgd", "learning_rate": rates}})
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store.open("sqlite://") as store:
+        yield store
+
+
+def everything(store: Store, study: lf.Study) -> dict[str, dict[int, Status]]:
+    return {name: store.statuses(study.identity(name)) for name in study.optimizers}
+
+
+def finish(study: lf.Study, store: Store, executor: FakeExecutor) -> bool:
+    """Whether all pools could be filled."""
+    try:
+        run(study, store, executor)
+    except SearchExhausted:
+        return False
+    return True
+
+
+class Table(NamedTuple):
+    """Which points of which optimizer are feasible: listed at first, all alike from there on."""
+
+    listed: dict[str, list[bool]]
+    rest: bool
+
+    def __call__(self, optimizer: str, index: int) -> bool:
+        listed = self.listed.get(optimizer, [])
+        return listed[index] if index < len(listed) else self.rest
+
+
+flags = st.lists(st.booleans(), max_size=30)
+tables = st.builds(lambda one, two, rest: Table({"one": one, "two": two}, rest), flags, flags, st.booleans())
+
+
+@settings(deadline=None)
+@given(
+    feasible=tables,
+    pool=st.integers(1, 6),
+    slots=st.integers(1, 5),
+    seed=st.integers(0, 2**16),
+    interruptions=st.lists(st.integers(0, 8), max_size=6),
+)
+def test_neither_order_nor_interruptions_change_the_pool(
+    feasible: Table, pool: int, slots: int, seed: int, interruptions: list[int]
+) -> None:
+    study = study_of(pool)
+    with Store.open("sqlite://") as calm, Store.open("sqlite://") as rough:
+        executor = FakeExecutor(feasible, slots=1)
+        filled = finish(study, calm, executor)
+
+        trained = []
+        for number, stretches in enumerate(interruptions):
+            attempt = FakeExecutor(feasible, slots=slots, seed=seed + number, stretches=stretches)
+            with contextlib.suppress(Interrupted):
+                finish(study, rough, attempt)
+            trained += attempt.finished
+        last = FakeExecutor(feasible, slots=slots, seed=seed)
+        assert finish(study, rough, last) == filled
+        trained += last.finished
+
+        found = everything(rough, study)
+        assert found == everything(calm, study)
+        for name, statuses in found.items():
+            assert {index: status is Status.FEASIBLE for index, status in statuses.items()} == {
+                index: feasible(name, index) for index in statuses
+            }
+            # All that was trained is a prefix, and no point of it was trained twice.
+            assert sorted(index for optimizer, index in trained if optimizer == name) == list(range(len(statuses)))
+            assert sorted(index for optimizer, index in executor.finished if optimizer == name) == sorted(statuses)
+            if filled:
+                assert set(statuses) == set(shortest_prefix(lambda index, name=name: feasible(name, index), pool))
+
+
+@pytest.mark.parametrize("slots", [1, 3, 10])
+def test_nothing_superfluous_is_started(store: Store, slots: int) -> None:
+    """With 2, 3 and 5 infeasible, a pool of 6 is the first 9 points, however many slots stand ready."""
+    executor = FakeExecutor(lambda _, index: index not in (2, 3, 5), slots=slots)
+    run(study_of(6), store, executor)
+    for name in ("one", "two"):
+        assert sorted(point.index for optimizer, point in executor.started if optimizer == name) == list(range(9))
+    assert executor.asked == [("one", 6), ("two", 6)]
+
+
+def test_points_are_the_search_s(store: Store) -> None:
+    study, executor = study_of(5), FakeExecutor(lambda *_: True)
+    run(study, store, executor)
+    for name in study.optimizers:
+        search = Search(study, name)
+        assert [point for optimizer, point in executor.started if optimizer == name] == [
+            search.point(index) for index in range(5)
+        ]
+        assert [trial.point for trial in store.trials(study.identity(name))] == [search.point(i) for i in range(5)]
+
+
+def test_a_larger_pool_extends_the_smaller_one(store: Store) -> None:
+    def feasible(optimizer: str, index: int) -> bool:
+        return index % 3 != 1
+
+    run(study_of(4), store, FakeExecutor(feasible))
+    before = {name: store.trials(study_of(4).identity(name)) for name in ("one", "two")}
+    more = FakeExecutor(feasible)
+    run(study_of(7), store, more)
+    assert more.asked == [("one", 3), ("two", 3)]
+    for name, trials in before.items():
+        after = store.trials(study_of(7).identity(name))
+        assert [trial.point for trial in after[: len(trials)]] == [trial.point for trial in trials]
+        assert {trial.point.index for trial in after} == set(shortest_prefix(lambda index: index % 3 != 1, 7))
+        assert not {(name, trial.point.index) for trial in trials} & set(more.finished)
+
+
+def test_a_finished_study_trains_nothing(store: Store) -> None:
+    run(study_of(4), store, FakeExecutor(lambda *_: True))
+    for pool in (4, 2):
+        again = FakeExecutor(lambda *_: True)
+        run(study_of(pool), store, again)
+        assert again.asked == []
+
+
+def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
+    study = study_of(5)
+
+    heard = []
+
+    class Listener:
+        finished = 0
+
+        def begin(self, optimizer: str, statuses: Mapping[int, Status]) -> None:
+            heard.append(f"begin {optimizer} {len(statuses)}")
+            self.finished = 0
+
+        def advance(self, optimizer: str, progress: Any) -> None:
+            self.finished += len(progress.finished)
+            assert len(store.statuses(study.identity(optimizer))) == self.finished
+
+        def end(self, optimizer: str) -> None:
+            heard.append(f"end {optimizer} {self.finished}")
+
+    run(study, store, FakeExecutor(lambda *_: True, slots=2), Listener())
+    assert heard == ["begin one 0", "end one 5", "begin two 0", "end two 5"]
+
+
+@pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])
+def test_an_optimizer_without_a_feasible_trial_is_given_up(store: Store, pool: int, tried: int) -> None:
+    """The others run all the same; the error names it and its space."""
+    study, executor = study_of(pool), FakeExecutor(lambda optimizer, _: optimizer == "two")
+    with pytest.raises(SearchExhausted) as error:
+        run(study, store, executor)
+    found = everything(store, study)
+    assert (len(found["one"]), len(found["two"])) == (tried, pool)
+    message = str(error.value)
+    assert message.startswith(f"one: 0 of {tried} trials are feasible")
+    assert f"pool = {pool}" in message
+    assert "learning_rate = {'log': [0.001, 0.1]}" in message
+    assert "two" not in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(("pool", "tried"), [(2, 20), (5, 50)])
+def test_an_optimizer_with_too_few_feasible_trials_is_given_up(store: Store, pool: int, tried: int) -> None:
+    study, executor = study_of(pool), FakeExecutor(lambda optimizer, index: optimizer == "two" or index == 0)
+    with pytest.raises(SearchExhausted, match=f"^one: 1 of {tried} trials are feasible, too few for pool = {pool}"):
+        run(study, store, executor)
+    assert {name: len(statuses) for name, statuses in everything(store, study).items()} == {"one": tried, "two": pool}
+
+
+def test_all_failures_are_told_together(store: Store) -> None:
+    with pytest.raises(SearchExhausted, match=r"^one: 0 of 20 .*; two: 0 of 20 "):
+        run(study_of(2), store, FakeExecutor(lambda *_: False))
+
+
+def test_an_optimizer_given_up_stays_given_up(store: Store) -> None:
+    """Running again trains nothing more, and says so again."""
+    with pytest.raises(SearchExhausted) as first:
+        run(study_of(2), store, FakeExecutor(lambda *_: False))
+    again = FakeExecutor(lambda *_: False)
+    with pytest.raises(SearchExhausted) as second:
+        run(study_of(2), store, again)
+    assert str(second.value) == str(first.value)
+    assert again.started == []
+
+
+def test_an_executor_is_not_asked_where_there_is_nothing_to_hand_out(store: Store) -> None:
+    """Being asked, it compiles its program."""
+    for study in (study_of(2), grid_of(pool=4, size=6)):
+        with pytest.raises(SearchExhausted):
+            run(study, store, FakeExecutor(lambda *_: False))
+        again = FakeExecutor(lambda *_: False)
+        with pytest.raises(SearchExhausted):
+            run(study, store, again)
+        assert again.asked == []
+
+
+def test_a_grid_is_exhausted(store: Store) -> None:
+    study = grid_of(pool=4, size=6)
+    executor = FakeExecutor(lambda _, index: index in (0, 2, 5))
+    with pytest.raises(SearchExhausted, match=r"^one: only 3 of the grid's 6 points are feasible") as error:
+        run(study, store, executor)
+    assert "pool = 4" in str(error.value)
+    assert sorted(executor.finished) == [("one", index) for index in range(6)]
+
+
+def test_a_grid_whose_pool_fills_leaves_the_rest(store: Store) -> None:
+    executor = FakeExecutor(lambda _, index: index != 1)
+    run(grid_of(pool=4, size=10), store, executor)
+    assert sorted(index for _, index in executor.finished) == list(range(5))
+
+
+def test_a_grid_given_up_early_does_not_claim_to_be_exhausted(store: Store) -> None:
+    """All of the first 20 points are infeasible; the grid has 80 more."""
+    with pytest.raises(SearchExhausted) as error:
+        run(grid_of(pool=2, size=100), store, FakeExecutor(lambda *_: False))
+    assert len(everything(store, grid_of(2, 100))["one"]) == 20
+    assert "the grid's 20 points" not in str(error.value)

@@ -1,0 +1,722 @@
+"""The order of the data, the vectorised loop, and the embedded workloads it trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+import levelfield as lf
+from levelfield import workloads
+from levelfield.errors import StudyError
+from levelfield.rules import Hyperparameter, get_rule
+from levelfield.store import Store
+from levelfield.study import SCHEDULES
+from levelfield.training import order
+from levelfield.training.program import Job, program
+from levelfield.training.slots import Segment, train
+from levelfield.trial import Point, Status, Trial
+from levelfield.workloads import Data, Workload, get_workload, layers
+from levelfield.workloads.base import minimized
+
+EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
+ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+DIVERGES = 1e38  # a learning rate at which every workload's loss overflows at once
+
+# ---------------------------------------------------------------------------- the order of the data
+
+
+def orders(seeds: Any, n: int) -> np.ndarray:
+    """One row for each seed: where its permutation sends 0 … n−1."""
+    permute = jax.jit(lambda seeds: order.permute(seeds[:, None], jnp.arange(n), n))
+    return np.asarray(permute(jnp.asarray(seeds, jnp.uint32)))
+
+
+def epochs(trials: int, count: int, n: int) -> np.ndarray:
+    """The orders of the first epochs of trials 0, 1, …, as they are drawn: one batch an epoch."""
+    draw = jax.jit(jax.vmap(lambda seed: order.batch_indices(seed, jnp.arange(count), n, n)))
+    return np.asarray(draw(jnp.arange(trials))).reshape(-1, n)
+
+
+def p_value(categories: np.ndarray, cells: int) -> float:
+    """Of a chi-square test that draws of 0 … cells−1 are uniform; the columns are tests of their own."""
+    tests = [stats.chisquare(np.bincount(column, minlength=cells)).pvalue for column in categories.T]
+    return float(min(1.0, min(tests) * len(tests)))  # Bonferroni
+
+
+def p_uniform(found: np.ndarray) -> dict[str, float]:
+    """How likely a fair shuffle brings orders as uneven as these."""
+    n = found.shape[1]
+    here, there = found, np.roll(found, -1, axis=1)
+    # Where two neighbours go, as one number: the place of the first, and how far the second is from it.
+    pairs = here * (n - 1) + (there - here) % n - 1
+    return {"element": p_value(here, n), "pair": p_value(pairs, n * (n - 1))}
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 9973])
+def test_an_order_is_a_permutation(n: int) -> None:
+    found = orders([0, 1, 2, 12345, 2**31, 2**32 - 1], n)
+    np.testing.assert_array_equal(np.sort(found, axis=1), np.tile(np.arange(n), (6, 1)))
+
+
+def test_seeds_and_epochs_have_orders_of_their_own() -> None:
+    of_seeds, of_epochs = orders(np.arange(200), 1000), epochs(1, 200, 1000)
+    assert len(np.unique(of_seeds, axis=0)) == 200
+    assert len(np.unique(of_epochs, axis=0)) == 200
+    # Two orders agree in one place on average, as Poisson has it.
+    for found in (of_seeds, of_epochs):
+        same_places = (found[1:] == found[:-1]).sum(axis=1)
+        assert 0.7 < same_places.mean() < 1.3
+        assert same_places.max() <= 7
+
+
+@pytest.mark.parametrize("n", [5, 12, 16])
+@pytest.mark.parametrize("source", ["seeds", "epochs"])
+def test_orders_are_uniform(n: int, source: str) -> None:
+    found = orders(np.arange(40_000), n) if source == "seeds" else epochs(200, 200, n)
+    assert min(p_uniform(found).values()) > 1e-3
+
+
+@pytest.mark.parametrize("n", [5, 12, 16])
+def test_too_few_rounds_are_not_uniform(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above would notice a poor shuffle."""
+    monkeypatch.setattr(order, "_ROUNDS", 4)
+    assert max(p_uniform(orders(np.arange(40_000), n)).values()) < 1e-30
+
+
+def test_all_permutations_are_equally_likely() -> None:
+    number = {each: i for i, each in enumerate(itertools.permutations(range(5)))}
+    found = np.array([[number[tuple(each)]] for each in orders(np.arange(40_000), 5).tolist()])
+    assert p_value(found, len(number)) > 1e-3
+
+
+def test_neighbours_part_in_a_long_order() -> None:
+    found = orders(np.arange(200), 1000)
+    distance = (found[:, 1:] - found[:, :-1]) % 1000 - 1
+    assert p_value(distance.reshape(-1, 1), 999) > 1e-3
+
+
+@pytest.mark.parametrize(("n", "batch_size"), [(10, 3), (12, 4), (7, 7), (5, 1), (1000, 64)])
+def test_an_epoch_draws_each_example_at_most_once(n: int, batch_size: int) -> None:
+    batches, several = n // batch_size, 3
+    found = np.asarray(order.batch_indices(7, jnp.arange(several * batches), n, batch_size))
+    assert found.shape == (several * batches, batch_size)
+    for epoch in found.reshape(several, -1):
+        assert len(set(epoch)) == len(epoch) == n - n % batch_size
+        assert epoch.min() >= 0
+        assert epoch.max() < n
+
+
+def test_a_step_s_batch_does_not_depend_on_the_steps_asked_with_it() -> None:
+    together = order.batch_indices(3, jnp.arange(20), 50, 8)
+    one_by_one = [order.batch_indices(3, jnp.array([step]), 50, 8)[0] for step in range(20)]
+    np.testing.assert_array_equal(together, one_by_one)
+
+
+# ---------------------------------------------------------------------------- the vectorised loop
+
+
+def job_of(
+    workload: str | Workload,
+    rule: str = "adam",
+    *,
+    steps: int = 20,
+    eval_interval: int = 10,
+    batch_size: int | None = None,
+    schedule: str = "constant",
+) -> Job:
+    workload = get_workload(workload) if isinstance(workload, str) else workload
+    traced = (*get_rule(rule).hyperparameters, *SCHEDULES[schedule], *workload.hyperparameters)
+    batch_size = batch_size or workload.batch_size
+    return Job(workload, get_rule(rule), schedule, steps, batch_size, eval_interval, traced)
+
+
+def segments(job: Job, slots: int, points: list[Point]) -> list[Segment]:
+    queue = iter(points)
+    return list(train(program(job, slots), lambda: next(queue, None)))
+
+
+def trained(job: Job, slots: int, points: list[Point]) -> list[Trial]:
+    """In the order in which they finish."""
+    return [trial for segment in segments(job, slots, points) for trial in segment.finished]
+
+
+def by_index(trials: list[Trial]) -> list[Trial]:
+    return sorted(trials, key=lambda trial: trial.point.index)
+
+
+def assert_same(ours: Trial, theirs: Trial, *, rtol: float = 1e-4) -> None:
+    """Equal but for float32's rounding, which may also tip an example or two near a tie."""
+    assert ours.point == theirs.point
+    assert ours.status is theirs.status
+    np.testing.assert_array_equal(ours.curve.steps, theirs.curve.steps)
+    assert list(ours.curve.values) == list(theirs.curve.values)
+    for metric, values in ours.curve.values.items():
+        atol = 2e-3 if metric.endswith("error") else 1e-6
+        np.testing.assert_allclose(values, theirs.curve.values[metric], rtol=rtol, atol=atol, err_msg=metric)
+
+
+# The second point diverges, so that the trial after it enters while its neighbours are at another step.
+RATES = [1e-2, DIVERGES, 3e-3, 1e-3, 3e-2, 1e-4]
+POINTS = [Point(i, ADAM | {"learning_rate": rate, "beta1": 0.9 - 0.1 * i}, 100 + i) for i, rate in enumerate(RATES)]
+
+
+@functools.cache
+def briefly_evaluated(name: str) -> Workload:
+    """A workload that looks at some training examples only: evaluation would be most of a short training."""
+    workload = get_workload(name)
+    data = workload.load()
+    few = jax.tree.map(lambda array: array[:100], data.evaluation["train"])
+    metrics = {name: way for name, way in workload.metrics.items() if name.startswith("train_")}
+    return dataclasses.replace(workload, load=lambda: Data(data.train, {"train": few}), metrics=metrics)
+
+
+@functools.cache
+def alone(workload: str) -> list[Trial]:
+    """The trials of the points, one at a time."""
+    return [trained(job_of(briefly_evaluated(workload)), 1, [point])[0] for point in POINTS]
+
+
+# Three slots share a device; four are spread over two, where there are two.
+@pytest.mark.parametrize(("workload", "slots"), [*((name, 4) for name in EMBEDDED), ("quadratic", 3), ("wilson", 3)])
+def test_a_trial_in_a_slot_equals_the_same_trial_alone(workload: str, slots: int) -> None:
+    expected = alone(workload)
+    assert [trial.status for trial in expected] == [Status.FEASIBLE, Status.INFEASIBLE] + 4 * [Status.FEASIBLE]
+    for points in (POINTS, POINTS[::-1]):  # other slots, other neighbours
+        found = by_index(trained(job_of(briefly_evaluated(workload)), slots, points))
+        for one, reference in zip(found, expected, strict=True):
+            assert_same(one, reference)
+
+
+@pytest.mark.parametrize("workload", EMBEDDED)
+def test_trials_of_different_hyperparameters_differ(workload: str) -> None:
+    """Lest the test above compare like with like."""
+    losses = [trial.curve.final("train_loss") for trial in alone(workload) if trial.feasible]
+    spread = np.diff(np.sort(losses)) / np.abs(losses).max()
+    assert spread.min() > 1e-3
+
+
+def test_a_trial_equals_a_plain_loop() -> None:
+    """Init, batches, linear decay, update and evaluation, each written out again."""
+    steps, batch_size = 6, 2500  # an epoch and a half
+    job = job_of("fashion_mini", steps=steps, eval_interval=3, batch_size=batch_size, schedule="linear")
+    point = Point(0, ADAM | {"learning_rate": 1e-2, "decay_steps": 0.5, "decay_factor": 0.1}, 42)
+    found = trained(job, 1, [point])[0]
+
+    workload = get_workload("fashion_mini")
+    data = workload.load()
+    images, labels = data.train
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(42), 0), 0)
+    params, state = workload.init(key)
+    rule = lf.optimizer("adam", **ADAM | {"learning_rate": lambda t: 1e-2 * (1 - 0.9 * jnp.minimum(t / 3, 1))})
+    inner = rule.init(params)
+
+    @jax.jit
+    def update(params: Any, inner: Any, batch: Any) -> Any:
+        gradients = jax.grad(lambda params: workload.loss(params, state, batch, None, {})[0])(params)
+        changes, inner = rule.update(gradients, inner, params)
+        return optax.apply_updates(params, changes), inner
+
+    evaluate = jax.jit(workload.evaluate)
+    for step in range(steps):
+        rows = np.asarray(order.batch_indices(42, jnp.array([step]), len(images), batch_size))[0]
+        params, inner = update(params, inner, (images[rows], labels[rows]))
+        if step + 1 in (3, 6):
+            for split, batch in data.evaluation.items():
+                for metric, value in evaluate(params, state, batch).items():
+                    recorded = found.curve.values[f"{split}_{metric}"][(step + 1) // 3 - 1]
+                    atol = 2e-3 if metric == "error" else 0
+                    assert recorded == pytest.approx(float(value), rel=1e-4, abs=atol), (split, metric, step)
+
+
+# A workload made to be looked into: a parameter that walks by its loss's randomness, a state that counts steps,
+# and data that tell which examples were drawn.
+def _walk_loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
+    (examples,) = batch
+    walked = params["walk"] * hyperparameters["pull"] * jax.random.normal(key)
+    met = params["met"] @ jax.nn.one_hot(examples, 10).sum(0)
+    return walked + met, state + 1
+
+
+def _walk_evaluate(params: Any, state: Any, batch: Any) -> Any:
+    return {"loss": params["walk"], "steps": state, **{f"met{i}": -params["met"][i] for i in range(10)}}
+
+
+WALK = Workload(
+    name="walk",
+    summary="a random walk",
+    batch_size=5,
+    eval_interval=4,
+    metrics=minimized("train_loss", "train_steps", *(f"train_met{i}" for i in range(10))),
+    select="train_loss",
+    load=lambda: Data(train=(np.arange(10),), evaluation={"train": (np.arange(10),)}),
+    init=lambda key: ({"walk": jax.random.normal(key), "met": jnp.zeros(10)}, jnp.zeros((), jnp.int32)),
+    loss=_walk_loss,
+    evaluate=_walk_evaluate,
+    hyperparameters={"pull": Hyperparameter()},
+)
+
+
+def walkers(count: int) -> list[Point]:
+    return [Point(i, {"learning_rate": 1.0, "pull": 1.0}, seed=i) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "eval_interval", "expected"),
+    [(12, 4, [4, 8, 12]), (10, 4, [4, 8, 10]), (9, 4, [4, 8, 9]), (3, 4, [3]), (3, 50, [3]), (1, 1, [1])],
+)
+@pytest.mark.parametrize("slots", [1, 2])
+def test_the_last_record_is_at_the_last_step(steps: int, eval_interval: int, expected: list[int], slots: int) -> None:
+    """And the trial stands still after it, whatever its slot goes on to do."""
+    job = job_of(WALK, "sgd", steps=steps, eval_interval=eval_interval)
+    for trial in trained(job, slots, walkers(3)):
+        assert list(trial.curve.steps) == expected
+        assert list(trial.curve.values["train_steps"]) == expected
+
+
+@pytest.mark.parametrize("workload", ["walk", "quadratic", "wilson"])
+@pytest.mark.parametrize("eval_interval", [4, 7, 50])
+def test_the_interval_of_evaluation_does_not_change_the_training(workload: str, eval_interval: int) -> None:
+    """An interval that leaves a rest ends where one that divides the steps does."""
+    subject = WALK if workload == "walk" else workload
+    points = [Point(i, {"learning_rate": 0.1 * (i + 1), "pull": 1.0}, seed=i) for i in range(3)]
+    evenly = trained(job_of(subject, "sgd", steps=10, eval_interval=5), 2, points)
+    unevenly = trained(job_of(subject, "sgd", steps=10, eval_interval=eval_interval), 2, points)
+    for ours, theirs in zip(by_index(unevenly), by_index(evenly), strict=True):
+        assert ours.curve.steps[-1] == theirs.curve.steps[-1] == 10
+        for metric in ours.curve.values:
+            assert ours.curve.final(metric) == pytest.approx(theirs.curve.final(metric), rel=1e-5)
+
+
+def test_a_trial_s_randomness_is_its_seed_s() -> None:
+    """Initialisation, the loss's noise and the data's order follow from the seed, and from nothing else."""
+    seeds = [7, 8, 7, 9]
+    points = [Point(i, {"learning_rate": 1.0, "pull": 1.0}, seed) for i, seed in enumerate(seeds)]
+    found = by_index(trained(job_of(WALK, "sgd", steps=3, eval_interval=1), 2, points))
+    first, other, again, third = (trial.curve.values for trial in found)
+    for metric in WALK.metrics:
+        np.testing.assert_array_equal(first[metric], again[metric])
+
+    def normal(purpose: int, step: int) -> float:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), purpose), step)
+        return float(jax.random.normal(key))
+
+    noises = [normal(2, step) for step in range(3)]
+    np.testing.assert_allclose(first["train_loss"], normal(0, 0) - np.cumsum(noises), rtol=1e-5)
+    for values in (other, third):
+        steps = np.diff(values["train_loss"])
+        assert np.all(np.abs(steps - np.diff(first["train_loss"])) > 1e-3)
+
+    def met(values: Any) -> list[tuple[float, ...]]:  # how often each example was drawn, step by step
+        return [tuple(float(values[f"train_met{i}"][step]) for i in range(10)) for step in range(3)]
+
+    assert [sum(row) for row in met(first)] == [5, 10, 15]
+    assert set(met(first)[1]) == {1.0}  # an epoch is two batches: all ten once
+    assert met(first)[0] != met(other)[0]
+    assert met(first)[0] != met(third)[0]
+
+
+def test_the_order_of_the_data_is_the_trial_s_own() -> None:
+    """wilson starts every trial at zero: with small batches only the order tells two seeds apart."""
+    points = [Point(i, {"learning_rate": 0.1}, seed) for i, seed in enumerate([1, 2, 1])]
+    job = job_of("wilson", "sgd", steps=6, eval_interval=3, batch_size=10)
+    one, two, same = by_index(trained(job, 3, points))
+    np.testing.assert_allclose(one.curve.values["train_loss"], same.curve.values["train_loss"], rtol=1e-6)
+    assert np.all(np.abs(one.curve.values["train_loss"] / two.curve.values["train_loss"] - 1) > 1e-3)
+
+
+def test_diverged_trials_leave_early_and_the_next_points_enter() -> None:
+    """Slots at different steps: each trial has its own steps, curve and end."""
+    # On the quadratic a rate of 100 overflows after some 10 steps, 1e38 at once.
+    rates = [0.1, DIVERGES, 100.0, 0.2, DIVERGES, 0.3, 0.4]
+    points = [Point(i, {"learning_rate": rate}, seed=i) for i, rate in enumerate(rates)]
+    job = job_of("quadratic", "sgd", steps=20, eval_interval=4)
+    alone = [trained(job, 1, [point])[0] for point in points]
+    stretches = segments(job, 2, points)
+    finished = [trial for stretch in stretches for trial in stretch.finished]
+
+    for one, reference in zip(by_index(finished), alone, strict=True):
+        assert_same(one, reference)
+    for trial in finished:
+        steps, losses = list(trial.curve.steps), trial.curve.values["train_loss"]
+        assert steps == list(range(4, steps[-1] + 1, 4))
+        assert np.isfinite(losses[:-1]).all()
+        assert trial.feasible == np.isfinite(losses[-1])
+        assert steps[-1] == 20 or not trial.feasible
+    lengths = {trial.point.index: len(trial.curve.steps) for trial in finished}
+    assert lengths[1] == lengths[4] == 1
+    assert 1 < lengths[2] < 5
+
+    # Trial 0 holds one slot for five stretches; 1, 2 and 3 pass through the other meanwhile.
+    assert [trial.point.index for trial in finished] != sorted(lengths)
+    assert sum(len(stretch.finished) for stretch in stretches[:1]) == 1
+    assert len(stretches) < sum(lengths.values())
+    assert sum(stretch.trial_steps for stretch in stretches) == 4 * sum(lengths.values())
+    assert stretches[-1].running == 0
+
+
+def test_finished_trials_are_seen_before_the_next_point_is_taken() -> None:
+    """The runner decides what to hand out by what has finished."""
+    job = job_of("quadratic", "sgd", steps=20, eval_interval=4)
+    log: list[str] = []
+    queue = iter([Point(i, {"learning_rate": DIVERGES if i == 0 else 0.1}, i) for i in range(2)])
+
+    def take() -> Point | None:
+        point = next(queue, None)
+        log.append(f"take {point.index if point else None}")
+        return point
+
+    for stretch in train(program(job, 1), take):
+        log += [f"finished {trial.point.index}" for trial in stretch.finished]
+    assert log == ["take 0", "finished 0", "take 1", "finished 1", "take None"]
+
+
+def test_nothing_to_train_trains_nothing() -> None:
+    assert segments(job_of("quadratic", "sgd", steps=20, eval_interval=4), 2, []) == []
+
+
+@pytest.fixture
+def register() -> Iterator[Any]:
+    """Registers workloads for the length of a test."""
+    before = dict(workloads._registered)
+    yield lf.register_workload
+    workloads._registered.clear()
+    workloads._registered.update(before)
+
+
+@pytest.mark.parametrize("free", [1, 4])
+def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: Any) -> None:
+    """Python sees the loss while a program is traced, and never again."""
+    traces = 0
+
+    def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        return jnp.mean((batch - params) ** 2), state
+
+    register(
+        Workload(
+            name="counted",
+            summary="a mean",
+            batch_size=4,
+            eval_interval=2,
+            metrics=minimized("train_loss"),
+            select="train_loss",
+            load=lambda: Data(np.arange(8.0, dtype=np.float32), {"train": np.arange(8.0, dtype=np.float32)}),
+            init=lambda key: (jax.random.normal(key), ()),
+            loss=loss,
+            evaluate=lambda params, state, batch: {"loss": jnp.mean((batch - params) ** 2)},
+        )
+    )
+    ranges = {"learning_rate": {"log": [1e-3, 1e-1]}, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    if free == 4:
+        ranges |= {"beta1": {"uniform": [0, 1]}, "beta2": {"uniform": [0, 1]}, "epsilon": {"log": [1e-8, 1]}}
+    study = lf.Study(workload="counted", steps=4, trials=1, pool=2, optimizers={"adam": ranges})
+    with Store.open(tmp_path / "trials.db") as store:
+        lf.compare(study, store, slots=2)
+        after_one_wave = traces
+        assert after_one_wave > 0
+        assert len(lf.compare(study.replace(pool=9), store, slots=2).trials["adam"]) == 9
+        lf.compare(study.replace(seed=1, pool=4), store, slots=2)
+    assert traces == after_one_wave
+
+
+def test_means_over_chunks_are_means_over_all_examples() -> None:
+    """Whatever the number of examples: a chunk's worth, a rest, a prime."""
+    sizes = {"train": 130, "one": 1, "whole": 64, "more": 65, "prime": 251, "even": 200}
+    rng = np.random.default_rng(0)
+    splits = {split: (rng.exponential(size=n).astype(np.float32), np.arange(n)) for split, n in sizes.items()}
+    workload = Workload(
+        name="means",
+        summary="means",
+        batch_size=1,
+        eval_interval=1,
+        metrics=minimized(*(f"{split}_{metric}" for split in splits for metric in ("loss", "place"))),
+        select="train_loss",
+        load=lambda: Data(train=(), evaluation=splits),
+        init=lambda key: (jnp.ones(()), ()),
+        loss=lambda params, state, batch, key, hyperparameters: (params, state),
+        evaluate=lambda params, state, batch: {"loss": (batch[0] ** 2).mean(), "place": batch[1].mean()},
+        draw=lambda key, batch_size: (),
+    )
+    job = job_of(workload, "sgd", steps=1, eval_interval=1)
+    found = trained(job, 1, [Point(0, {"learning_rate": 0.0}, 0)])[0]
+    for split, (values, positions) in splits.items():
+        assert found.curve.final(f"{split}_loss") == pytest.approx(np.mean(values.astype(float) ** 2), rel=1e-5)
+        assert found.curve.final(f"{split}_place") == pytest.approx(np.mean(positions), rel=1e-5)
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path: Any) -> None:
+    sgd = {"learning_rate": {"log": [0.1, 1]}}
+    study = lf.Study(workload="wilson", steps=5, trials=1, batch_size=51, optimizers={"sgd": sgd})
+    refusal = "batch_size = 51 exceeds the 50 training examples of wilson"
+    with pytest.raises(StudyError, match=refusal) as error:
+        lf.compare(study, tmp_path / "trials.db", slots=1)
+    assert "\n" not in str(error.value)
+
+
+# ---------------------------------------------------------------------------- layers
+
+NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def images_and_kernel(size: int, channels: int = 3, features: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(size)
+    images = rng.normal(size=(2, 9, 8, channels)).astype(np.float32)
+    return images, rng.normal(size=(size, size, channels, features)).astype(np.float32)
+
+
+def plain_convolution(images: np.ndarray, kernel: np.ndarray, stride: int, padding: int) -> np.ndarray:
+    size = len(kernel)
+    padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    rows, columns = ((length - size) // stride + 1 for length in padded.shape[1:3])
+    result = np.zeros((len(images), rows, columns, kernel.shape[-1]))
+    for row in range(rows):
+        for column in range(columns):
+            top, left = row * stride, column * stride
+            window = padded[:, top : top + size, left : left + size]
+            result[:, row, column] = np.einsum("nijc,ijcf->nf", window, kernel)
+    return result
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("size", [3, 5])
+def test_conv_is_a_convolution(stride: int, padding: int, size: int) -> None:
+    images, kernel = images_and_kernel(size)
+    around = [(padding, padding), (padding, padding)]
+    convolve = jax.jit(lambda *arrays: layers.conv(*arrays, (stride, stride), around, dimension_numbers=NHWC))
+    found = convolve(images, kernel)
+    np.testing.assert_allclose(found, plain_convolution(images, kernel, stride, padding), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5])
+def test_conv_has_the_gradient_of_a_convolution(stride: int, size: int) -> None:
+    images, kernel = images_and_kernel(size)
+
+    def gradient(convolve: Any) -> Any:
+        def scalar(images: Any, kernel: Any) -> Any:
+            around = [(1, 1), (1, 1)]
+            return jnp.sum(jnp.sin(convolve(images, kernel, (stride, stride), around, dimension_numbers=NHWC)))
+
+        return jax.jit(jax.grad(scalar, (0, 1)))(images, kernel)
+
+    for ours, theirs in zip(gradient(layers.conv), gradient(jax.lax.conv_general_dilated), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding": "SAME"},
+        {"padding": ((2, 0), (1, 3))},
+        {"padding": 1, "strides": (2, 1)},
+        {"padding": 1, "kernel_dilation": 2},
+        {"padding": 1, "input_dilation": (2, 1)},
+        {"padding": 1, "feature_group_count": 2},
+    ],
+    ids=str,
+)
+def test_flax_s_conv_is_the_same_with_ours(options: dict[str, Any]) -> None:
+    """Also where the patches do not apply."""
+    images = images_and_kernel(3, channels=4)[0]
+    theirs = nn.Conv(6, (3, 3), **options)
+    ours = nn.Conv(6, (3, 3), conv_general_dilated=layers.conv, **options)
+    params = theirs.init(jax.random.key(0), images)
+    expected = theirs.apply(params, images)
+    np.testing.assert_allclose(jax.jit(ours.apply)(params, images), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_lstm_is_an_lstm() -> None:
+    batch, time, features, units = 3, 7, 5, 4
+    inputs = np.random.default_rng(0).normal(size=(batch, time, features)).astype(np.float32)
+    module = layers.LSTM(units)
+    variables = module.init(jax.random.key(1), inputs)
+    # A bias other than zero, so that its place matters.
+    variables["params"]["input"]["bias"] = jnp.linspace(-1, 1, 4 * units)
+    params = jax.tree.map(np.asarray, variables["params"])
+
+    def sigmoid(x: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(-x))
+
+    h, c = np.zeros((batch, units)), np.zeros((batch, units))
+    expected = []
+    for t in range(time):
+        gates = inputs[:, t] @ params["input"]["kernel"] + params["input"]["bias"] + h @ params["recurrent"]
+        i, f, g, o = (gates[:, k * units : (k + 1) * units] for k in range(4))
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        expected.append(h)
+    found = module.apply(variables, inputs)
+    np.testing.assert_allclose(found, np.stack(expected, axis=1), rtol=1e-4, atol=1e-5)
+
+
+def test_cross_entropy_and_error() -> None:
+    logits = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
+    labels = np.array([0, 2])
+    found = layers.classification_metrics(logits, labels)
+    probability = [np.exp(2) / (np.exp(2) + np.e + 1), np.e / (1 + np.exp(3) + np.e)]
+    assert float(found["loss"]) == pytest.approx(-np.mean(np.log(probability)), rel=1e-5)
+    assert float(found["error"]) == 0.5
+
+
+# ---------------------------------------------------------------------------- the embedded workloads
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_a_workload_evaluates_what_it_declares(name: str) -> None:
+    workload = get_workload(name)
+    data = workload.load()
+    shapes = jax.eval_shape(workload.init, jax.random.key(0))
+    found = {
+        f"{split}_{metric}": value.shape
+        for split, arrays in data.evaluation.items()
+        for metric, value in jax.eval_shape(workload.evaluate, *shapes, arrays).items()
+    }
+    assert found == dict.fromkeys(workload.metrics, ())
+    assert workload.select in workload.metrics
+    assert "train_loss" in workload.metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        # 3×3 convolutions 1 → 16 → 32 at stride 2 (14 → 7 → 4), then 4·4·32 → 10, each with biases
+        ("fashion_mini", (9 * 1 * 16 + 16) + (9 * 16 * 32 + 32) + (4 * 4 * 32 * 10 + 10)),
+        # 76 characters → 32; four gates of 32 from the input (with biases) and from the state; 32 → 76
+        ("tolstoi_mini", 76 * 32 + (32 * 4 * 32 + 4 * 32) + 32 * 4 * 32 + (32 * 76 + 76)),
+        ("quadratic", 100),
+        ("wilson", 3 + 5 * 50),
+    ],
+)
+def test_parameter_counts(name: str, count: int) -> None:
+    params, _ = jax.eval_shape(get_workload(name).init, jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+    assert count == {"fashion_mini": 9_930, "tolstoi_mini": 13_260}.get(name, count)
+
+
+def test_fashion_mini_s_splits() -> None:
+    data = get_workload("fashion_mini").load()
+    parts = {"train": data.train, "valid": data.evaluation["valid"], "test": data.evaluation["test"]}
+    assert [len(images) for images, _ in parts.values()] == [10_000, 2_000, 2_000]
+    for images, labels in parts.values():
+        assert images.shape[1:] == (14, 14)
+        assert images.dtype == np.uint8
+        assert len(labels) == len(images)
+        assert np.bincount(labels, minlength=10).min() > 0.08 * len(labels)
+        assert np.bincount(labels).size == 10
+        assert 0 < images.mean() < 255
+    for split in ("valid", "test"):
+        assert not {image.tobytes() for image in parts[split][0]} & {image.tobytes() for image in data.train[0]}
+    # The training metrics are those of a part of the training set.
+    images, labels = data.evaluation["train"]
+    np.testing.assert_array_equal(images, data.train[0][: len(images)])
+    np.testing.assert_array_equal(labels, data.train[1][: len(images)])
+
+
+def test_tolstoi_mini_s_splits() -> None:
+    data = get_workload("tolstoi_mini").load()
+    parts = [data.train, data.evaluation["valid"], data.evaluation["test"]]
+    assert [part.shape for part in parts] == [(4_999, 33), (500, 33), (500, 33)]
+    for part in parts:
+        assert part.min() >= 0
+        assert part.max() < 76
+        # Each window's last character is the next one's first: targets are the inputs shifted by one.
+        np.testing.assert_array_equal(part[:-1, -1], part[1:, 0])
+    np.testing.assert_array_equal(data.evaluation["train"], data.train[:500])
+    # Ids by falling count; no window of the held-out texts is one to train on.
+    assert len(np.unique(np.concatenate([part.ravel() for part in parts]))) == 76
+    counts = np.bincount(np.concatenate([part[:, :-1].ravel() for part in parts]))
+    assert np.all(np.diff(counts) <= 2)  # but for the few characters that no window covers
+    for held_out in parts[1:]:
+        assert not {window.tobytes() for window in held_out} & {window.tobytes() for window in data.train}
+
+
+@pytest.mark.parametrize(("file", "megabytes"), [("fashion_mini.npz", 2.5), ("tolstoi_mini.txt.xz", 0.1)])
+def test_embedded_data_are_small(file: str, megabytes: float) -> None:
+    size = len((resources.files("levelfield.workloads") / "data" / file).read_bytes())
+    assert 0 < size <= megabytes * 1e6
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_the_quadratic_s_gradient_has_the_noise_it_says(batch_size: int) -> None:
+    workload, draws = get_workload("quadratic"), 20_000
+    curvature = 1 / np.arange(1, 101)
+    params = np.linspace(-2, 2, 100).astype(np.float32)
+
+    @jax.jit
+    @jax.vmap
+    def gradient(key: Any) -> Any:
+        batch = workload.draw(key, batch_size)
+        return jax.grad(lambda params: workload.loss(params, (), batch, None, {})[0])(params)
+
+    found = np.asarray(gradient(jax.random.split(jax.random.key(0), draws)), float)
+    variance = curvature / batch_size
+    # Five standard errors, of the mean and of the variance.
+    np.testing.assert_array_less(np.abs(found.mean(0) - curvature * params), 5 * np.sqrt(variance / draws))
+    np.testing.assert_array_less(np.abs(found.var(0) / variance - 1), 5 * np.sqrt(2 / draws))
+    exact = 0.5 * np.sum(curvature * params.astype(float) ** 2)
+    assert float(workload.evaluate(params, (), ())["loss"]) == pytest.approx(exact, rel=1e-6)
+
+
+def test_sgd_on_the_quadratic_follows_the_theory() -> None:
+    """E θ² is known at every step: (1 − ηh)² E θ² + η² h / B, from 1."""
+    rate, steps, batch_size, trials = 0.5, 20, 4, 256
+    points = [Point(i, {"learning_rate": rate}, seed=1000 + i) for i in range(trials)]
+    job = job_of("quadratic", "sgd", steps=steps, eval_interval=5, batch_size=batch_size)
+    losses = np.array([trial.curve.values["train_loss"] for trial in trained(job, 64, points)])
+    curvature, square = 1 / np.arange(1, 101), np.ones(100)
+    for step in range(1, steps + 1):
+        square = (1 - rate * curvature) ** 2 * square + rate**2 * curvature / batch_size
+        if step % 5 == 0:
+            found = losses[:, step // 5 - 1]
+            standard_error = found.std() / np.sqrt(trials)
+            assert abs(found.mean() - 0.5 * np.sum(curvature * square)) < 4 * standard_error
+            assert standard_error < 0.03 * found.mean()
+
+
+def wilson_error(direction: Any, rate: float, steps: int) -> float:
+    """The error on new examples of plain descent along ``direction(gradient)``, in numpy alone."""
+    labels = np.array([1, 1, 1, -1, -1] * 10)
+    features = np.zeros((50, 253))
+    features[:, 0], features[:, 1], features[:, 2] = labels, 1, 1
+    for i, label in enumerate(labels):
+        features[i, 3 + 5 * i : 3 + 5 * i + (1 if label == 1 else 5)] = 1
+    weights = np.zeros(253)
+    for _ in range(steps):
+        weights -= rate * direction(features.T @ (features @ weights - labels) / 50)
+    assert np.all(labels * (features @ weights) > 0)  # all training examples are right
+    fresh = np.stack([labels, np.ones(50), np.ones(50)], axis=1)
+    return float(np.mean(labels * (fresh @ weights[:3]) <= 0))
+
+
+@pytest.mark.parametrize(
+    ("rule", "hyperparameters", "direction", "error"),
+    [
+        ("sgd", {"learning_rate": 0.3}, lambda gradient: gradient, 0.0),
+        ("adam", ADAM | {"learning_rate": 0.01}, np.sign, 0.4),
+        # With a large ε adam is momentum: α = ε η
+        ("adam", ADAM | {"learning_rate": 3e3, "epsilon": 1e4, "beta2": 0.0}, lambda gradient: gradient, 0.0),
+    ],
+    ids=["gradient descent", "adam", "adam with a large epsilon"],
+)
+def test_adaptive_methods_fail_on_wilson(rule: str, hyperparameters: Any, direction: Any, error: float) -> None:
+    """Gradient descent generalises; methods that move every weight alike call all new examples positive."""
+    trial = trained(job_of("wilson", rule, steps=400, eval_interval=200), 1, [Point(0, hyperparameters, 0)])[0]
+    rate = 0.3 if error == 0 else 0.01
+    assert wilson_error(direction, rate, 400) == error
+    assert trial.curve.final("train_error") == 0
+    assert trial.curve.final("valid_error") == pytest.approx(error)
+    assert trial.curve.final("test_error") == pytest.approx(error)
