@@ -68,7 +68,7 @@ def test_compare_again_trains_nothing_and_says_the_same(cli):
 
 
 def test_options_override_the_study(cli):
-    code, out, _ = cli("run", "small.toml", *"--pool 3 --trials 1 --steps 40 --optimizers adam --json".split())
+    code, out, _ = cli("run", "small.toml", "--pool=3", "--trials=1", "--steps=40", "--optimizers=adam", "--json")
     found = json.loads(out)
     assert code == 0
     assert [(row["optimizer"], row["feasible"]) for row in found["optimizers"]] == [("adam", 3)]

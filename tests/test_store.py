@@ -123,8 +123,13 @@ def count(location: str, table: str) -> int:
         return int(connection.scalar(sa.text(f"SELECT count(*) FROM {table}")) or 0)
 
 
+def name_of(location: str) -> str:
+    """The file's or database's own name."""
+    return location.partition("?")[0].rpartition("/")[2]
+
+
 def refusal(location: str | Path, **options: Any) -> str:
-    """What Store.open says as it refuses: one line, which names the place."""
+    """What Store.open says as it refuses: one line."""
     with pytest.raises(StoreError) as error:
         Store.open(location, **options)
     assert "\n" not in str(error.value)
@@ -308,7 +313,7 @@ class TestEveryStore:
             connection.execute(sa.text(f"UPDATE levelfield SET value = '{SCHEMA_VERSION + 1}' WHERE key = 'schema'"))
         for create in (True, False):
             message = refusal(location, create=create)
-            assert location in message
+            assert name_of(location) in message
             assert f"schema {SCHEMA_VERSION + 1} is newer" in message
             assert "upgrade levelfield" in message
 
@@ -331,7 +336,7 @@ class TestEveryStore:
     def test_an_empty_database_is_a_store_to_be(self, location: str) -> None:
         if "://" not in location:
             Path(location).touch()
-        assert location in refusal(location, create=False)
+        assert name_of(location) in refusal(location, create=False)
         with Store.open(location) as store:
             store.add("adam", DEFINITION, METRICS, [trial_of(0)], HERE)
         with Store.open(location, create=False) as store:

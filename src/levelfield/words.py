@@ -14,14 +14,19 @@ CLEAR = 0.95  # from this probability on, one optimizer is said to beat another
 
 
 def show_number(value: Any) -> str:
-    """
+    """Three digits, or as many nines as a value close to 1 has and two digits more.
+
     >>> show_number(0.000123456), show_number(0.13), show_number(1234.5), show_number(float("nan"))
     ('1.23e-04', '0.13', '1234', '–')
+    >>> show_number(0.9996789)
+    '0.99968'
     """
     if isinstance(value, bool | str):
         return str(value)
     if math.isnan(value):
         return "–"
+    if 0.99 < value < 1:
+        return f"{value:.{1 - math.floor(math.log10(1 - value))}f}"
     if value == 0 or 1e-3 <= abs(value) < 1e3:
         return f"{value:.3g}"
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.2e}"

@@ -1,0 +1,51 @@
+"""Compare an optimizer of your own with tuned baselines: register its rule, name its hyperparameters, run a study.
+
+python examples/own_optimizer.py
+"""
+
+import jax.numpy as jnp
+import optax
+
+import levelfield as lf
+
+
+def soft_sign(learning_rate, momentum, softness):
+    """Momentum on gradients squashed to (−1, 1): between sign descent (softness 0) and plain momentum."""
+    squash = optax.stateless_with_tree_map(lambda g, _: g / (jnp.abs(g) + softness))
+    return optax.chain(squash, optax.trace(momentum), optax.scale_by_learning_rate(learning_rate))
+
+
+lf.register_rule(
+    "soft_sign",
+    soft_sign,
+    {
+        "learning_rate": lf.Hyperparameter(low=0.0),
+        "momentum": lf.Hyperparameter(low=0.0, high=1.0),
+        "softness": lf.Hyperparameter(low=0.0),
+    },
+)
+
+study = lf.Study(
+    name="own_optimizer",
+    workload="quadratic",
+    steps=300,
+    trials=10,
+    pool=30,
+    optimizers={
+        "momentum": {
+            "learning_rate": {"log": [1e-2, 1e1]},
+            "one_minus_momentum": {"log": [1e-2, 1]},
+        },
+        "soft_sign": {
+            "learning_rate": {"log": [1e-4, 1e0]},
+            "one_minus_momentum": {"log": [1e-2, 1]},
+            "softness": {"log": [1e-3, 1e1]},
+        },
+    },
+)
+
+if __name__ == "__main__":
+    comparison = lf.compare(study, store="levelfield-out/own_optimizer/trials.db")
+    for sentence in comparison.sentences():
+        print(sentence)
+    print(comparison.write_report("levelfield-out/own_optimizer/report.html"))

@@ -1,0 +1,65 @@
+"""What the documents and examples say is true: their code runs, their study is valid, their commands exist."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import levelfield as lf
+from levelfield.cli import app
+from levelfield.rules import _RULES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def blocks(document: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/statistics.md"])
+def test_python_in_documents_runs(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert blocks(document, "python")
+    for code in blocks(document, "python"):
+        exec(compile(code, document, "exec"), {})
+
+
+def test_the_documented_study_is_valid():
+    (text,) = blocks("docs/studies.md", "toml")
+    study = lf.Study(**tomllib.loads(text))
+    assert list(study.optimizers) == ["momentum", "adam_default", "adamw"]
+
+
+def test_the_documented_hyperparameters_are_the_rules():
+    table = re.findall(r"^\| ([a-z, ]+) \| ([a-z0-9_, ]+) \|$", (ROOT / "docs/studies.md").read_text(), re.MULTILINE)
+    documented = {rule: set(names.split(", ")) for rules, names in table for rule in rules.split(", ")}
+    for name in ("sgd", "momentum", "nesterov", "rmsprop", "rmsterov", "adam", "nadam"):
+        assert documented[name] == set(_RULES[name].hyperparameters)
+
+
+def test_every_command_is_in_the_readme():
+    (commands,) = [block for block in blocks("README.md", "sh") if "levelfield" in block]
+    named = {word for line in commands.splitlines() for word in re.findall(r"[a-z]+", line.split("#")[0])}
+    for command in app.registered_commands:
+        assert (command.name or command.callback.__name__) in named
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    assert "trials each" in capsys.readouterr().out
+
+
+def test_links_lead_somewhere():
+    for document in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text("utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_no_placeholder_is_left():
+    assert "@@" not in (ROOT / "README.md").read_text("utf-8")
