@@ -5,8 +5,7 @@ LevelfieldError
 │   ├── StudyError        a study, or a value in it
 │   ├── SpaceError        a search space, or a hyperparameter in it
 │   ├── UnknownName       a name that does not exist, with the closest ones that do
-│   ├── StoreError        a store that is none, cannot be used, or is newer than this version
-│   └── DataError         a data set that is missing or damaged
+│   └── StoreError        a store that is none, cannot be used, or is newer than this version
 └── SearchExhausted       no more points to try, and the pool is still not full (exit code 1)
 """
 
@@ -33,10 +32,6 @@ class SpaceError(UsageError):
 
 
 class StoreError(UsageError):
-    pass
-
-
-class DataError(UsageError):
     pass
 
 

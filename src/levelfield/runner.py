@@ -7,7 +7,6 @@ might turn out superfluous, so the pool does not depend on which trials finish f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping
 from typing import Any, Protocol
 
@@ -88,16 +87,19 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
     if listener:
         listener.begin(name, statuses)
 
-    def take() -> Point | None:
+    def upcoming() -> int | None:
         index = next_missing(statuses, in_flight, study.pool)
-        feasible = len(pool_of(statuses, study.pool))
-        if index is None or index >= min(search.size, most_points(study.pool, feasible)):
+        limit = min(search.size, most_points(study.pool, len(pool_of(statuses, study.pool))))
+        return index if index is not None and index < limit else None
+
+    def take() -> Point | None:
+        if (index := upcoming()) is None:
             return None
         in_flight.add(index)
         return search.point(index)
 
-    wanted = study.pool - len(pool_of(statuses, study.pool))
-    if wanted and next_missing(statuses, in_flight, study.pool) is not None:
+    if upcoming() is not None:
+        wanted = study.pool - len(pool_of(statuses, study.pool))
         for progress in executor.train(study, name, take, wanted):
             store.add(identity, definition, metrics, progress.finished, executor.provenance())
             for trial in progress.finished:
@@ -114,7 +116,7 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
 
 def _exhausted(study: Study, name: str, feasible: int, tried: int, size: float) -> str:
     space = ", ".join(f"{one.key} = {one.dimension.spec()}" for one in study.optimizer(name).space.free)
-    if math.isfinite(size):
+    if tried == size:
         return f"{name}: only {feasible} of the grid's {tried} points are feasible, pool = {study.pool} needs more"
     return (
         f"{name}: {feasible} of {tried} trials are feasible, too few for pool = {study.pool}; "

@@ -7,7 +7,8 @@ finished, in one transaction with all that belongs to it, so a process killed at
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from levelfield.study import digest
 from levelfield.trial import Curve, Direction, Point, Status, Trial
 
 SCHEMA_VERSION = 1
+_CREATION = 0x6C66  # the lock under which a store is created
 
 _schema = sa.MetaData()
 _meta = sa.Table(
@@ -34,7 +36,7 @@ _optimizers = sa.Table(
     _schema,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("definition", sa.Text, nullable=False),  # JSON
-    sa.Column("metrics", sa.Text, nullable=False),  # JSON: name → direction, in the order of a curve's columns
+    sa.Column("metrics", sa.Text, nullable=False),  # JSON: name → direction
 )
 _provenance = sa.Table(
     "provenance",
@@ -51,7 +53,7 @@ _trials = sa.Table(
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("hyperparameters", sa.Text, nullable=False),  # JSON
     sa.Column("steps", sa.LargeBinary, nullable=False),  # int64, little-endian: the steps of the curve
-    sa.Column("curve", sa.LargeBinary, nullable=False),  # float32, little-endian: metrics × steps
+    sa.Column("curve", sa.LargeBinary, nullable=False),  # float32, little-endian: metrics by name × steps
     sa.Column("started", sa.Double, nullable=False),
     sa.Column("seconds", sa.Double, nullable=False),
     sa.Column("provenance", sa.ForeignKey("provenance.id"), nullable=False),
@@ -77,14 +79,21 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{path.parent}: cannot be created ({error.strerror})") from None
+        name = url.render_as_string(hide_password=True) if "://" in str(location) else str(location)
         try:
-            engine = sa.create_engine(url)
-            store = cls(engine, str(location))
-            store._check_or_create(create)
+            store = cls(sa.create_engine(url), name)
         except ModuleNotFoundError as error:
-            raise StoreError(f"{location}: needs {error.name}: pip install 'levelfield[postgres]'") from None
+            raise StoreError(f"{name}: needs {error.name}: pip install 'levelfield[postgres]'") from None
+        except sa.exc.NoSuchModuleError:
+            raise StoreError(f"{name}: no driver is called {url.drivername!r}; write postgresql://…") from None
+        try:
+            store._check_or_create(create)
         except sa.exc.DatabaseError as error:
-            raise StoreError(f"{location}: cannot be used as a store ({_reason(error)})") from None
+            store.close()
+            raise StoreError(f"{name}: cannot be used as a store ({_reason(error)})") from None
+        except StoreError:
+            store.close()
+            raise
         return store
 
     def _check_or_create(self, create: bool) -> None:
@@ -95,9 +104,11 @@ class Store:
             if not create:
                 raise StoreError(f"{self.name}: holds no trials")
         with self._engine.begin() as connection:
-            if self._engine.dialect.name == "sqlite":
-                connection.execute(sa.text("PRAGMA journal_mode"))  # fails here if the file is no database
-            _schema.create_all(connection, checkfirst=True)
+            if self._engine.dialect.name == "postgresql":
+                # "If not exists" alone does not stand two at once there: one at a time.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION)))
+            for table in _schema.sorted_tables:
+                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
             insert = self._insert(_meta).values(key="schema", value=str(SCHEMA_VERSION))
             connection.execute(insert.on_conflict_do_nothing())
             found = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))
@@ -105,6 +116,15 @@ class Store:
             raise StoreError(
                 f"{self.name}: schema {found} is newer than this version's {SCHEMA_VERSION}; upgrade levelfield"
             )
+
+    @contextmanager
+    def _connect(self) -> Iterator[sa.Connection]:
+        """A transaction; what the database objects to becomes a StoreError."""
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except sa.exc.DatabaseError as error:
+            raise StoreError(f"{self.name}: cannot be read or written ({_reason(error)})") from None
 
     def _insert(self, table: sa.Table) -> Any:
         return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
@@ -120,35 +140,32 @@ class Store:
         """Add finished trials, all or none. A trial that is there already stays as it is."""
         if not trials:
             return
-        rows = [_row(optimizer, trial, tuple(metrics), digest(provenance)) for trial in trials]
+        rows = [_row(optimizer, trial, sorted(metrics), digest(provenance)) for trial in trials]
         about = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
         source = {"id": digest(provenance), "content": json.dumps(provenance)}
-        try:
-            with self._engine.begin() as connection:
-                for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
-                    connection.execute(self._insert(table).on_conflict_do_nothing(), content)
-        except sa.exc.DatabaseError as error:
-            raise StoreError(f"{self.name}: cannot be written ({_reason(error)})") from None
+        with self._connect() as connection:
+            for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
+                connection.execute(self._insert(table).on_conflict_do_nothing(), content)
 
     def statuses(self, optimizer: str) -> dict[int, Status]:
         """Index → status of all finished trials: all that is needed to know what is missing."""
         query = sa.select(_trials.c.index, _trials.c.status).where(_trials.c.optimizer == optimizer)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return {index: Status(status) for index, status in connection.execute(query)}
 
     def trials(self, optimizer: str) -> list[Trial]:
         """All finished trials of an optimizer, by index."""
         about = sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer)
         query = sa.select(_trials).where(_trials.c.optimizer == optimizer).order_by(_trials.c.index)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             metrics = json.loads(connection.scalar(about) or "{}")
-            return [_trial(row, tuple(metrics)) for row in connection.execute(query)]
+            return [_trial(row, list(metrics)) for row in connection.execute(query)]
 
     def provenance(self, optimizer: str) -> list[dict[str, Any]]:
         """Where the trials of an optimizer were trained, each place once."""
         ids = sa.select(_trials.c.provenance).where(_trials.c.optimizer == optimizer).distinct()
         query = sa.select(_provenance.c.content).where(_provenance.c.id.in_(ids)).order_by(_provenance.c.id)
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             return [json.loads(content) for content in connection.scalars(query)]
 
     def close(self) -> None:
@@ -166,7 +183,7 @@ def _url(location: str | Path) -> sa.URL:
         return sa.URL.create("sqlite", database=str(location))
     try:
         url = sa.make_url(str(location))
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):
         raise StoreError(f"{location}: no path and no database URL") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise StoreError(f"{location}: a store is a file or a postgresql:// URL")
@@ -175,7 +192,7 @@ def _url(location: str | Path) -> sa.URL:
     return url
 
 
-def _row(optimizer: str, trial: Trial, metrics: tuple[str, ...], provenance: str) -> dict[str, Any]:
+def _row(optimizer: str, trial: Trial, metrics: list[str], provenance: str) -> dict[str, Any]:
     curve = np.array([trial.curve.values[name] for name in metrics], "<f4")
     return {
         "optimizer": optimizer,
@@ -191,11 +208,12 @@ def _row(optimizer: str, trial: Trial, metrics: tuple[str, ...], provenance: str
     }
 
 
-def _trial(row: Any, metrics: tuple[str, ...]) -> Trial:
+def _trial(row: Any, metrics: list[str]) -> Trial:
     steps = np.frombuffer(row.steps, "<i8")
     values = np.frombuffer(row.curve, "<f4").reshape(len(metrics), len(steps))
     point = Point(row.index, json.loads(row.hyperparameters), row.seed)
-    curve = Curve(steps, dict(zip(metrics, values, strict=True)))
+    by_name = dict(zip(sorted(metrics), values, strict=True))
+    curve = Curve(steps, {name: by_name[name] for name in metrics})
     return Trial(point, Status(row.status), curve, row.started, row.seconds)
 
 

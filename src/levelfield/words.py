@@ -26,7 +26,7 @@ def show_number(value: Any) -> str:
     if math.isnan(value):
         return "–"
     if 0.99 < value < 1:
-        return f"{value:.{1 - math.floor(math.log10(1 - value))}f}"
+        return f"{value:.{1 - math.floor(math.log10(1 - value))}f}".rstrip("0")
     if value == 0 or 1e-3 <= abs(value) < 1e3:
         return f"{value:.3g}"
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.2e}"
@@ -73,7 +73,7 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         f"{show_metric(study.select, means[first])}."
     ]
     chances = {name: comparison.beats(first, name) for name in others}
-    tied = [name for name in others if chances[name] == comparison.beats(name, first) == 0]
+    tied = [name for name in others if max(chances[name], comparison.beats(name, first)) < 0.005]
     beaten = [name for name in others if chances[name] >= CLEAR]
     close = [name for name in others if name not in beaten + tied]
     if tied:
