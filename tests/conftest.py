@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("levelfield", deadline=None)  # a busy machine is no failure
+settings.load_profile("levelfield")
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
@@ -174,7 +174,6 @@ flags = st.lists(st.booleans(), max_size=30)
 tables = st.builds(lambda one, two, rest: Table({"one": one, "two": two}, rest), flags, flags, st.booleans())
 
 
-@settings(deadline=None)
 @given(
     feasible=tables,
     pool=st.integers(1, 6),

@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -19,7 +20,7 @@ from scipy import stats
 
 import levelfield as lf
 from levelfield import workloads
-from levelfield.errors import StudyError
+from levelfield.errors import LevelfieldError, StudyError
 from levelfield.rules import Hyperparameter, get_rule
 from levelfield.store import Store
 from levelfield.study import SCHEDULES
@@ -396,7 +397,7 @@ def register() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("free", [1, 4])
-def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: Any) -> None:
+def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: Path) -> None:
     """Python sees the loss while a program is traced, and never again."""
     traces = 0
 
@@ -457,12 +458,32 @@ def test_means_over_chunks_are_means_over_all_examples() -> None:
         assert found.curve.final(f"{split}_place") == pytest.approx(np.mean(positions), rel=1e-5)
 
 
-def test_a_batch_larger_than_the_data_is_refused(tmp_path: Any) -> None:
+def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     sgd = {"learning_rate": {"log": [0.1, 1]}}
-    study = lf.Study(workload="wilson", steps=5, trials=1, batch_size=51, optimizers={"sgd": sgd})
     refusal = "batch_size = 51 exceeds the 50 training examples of wilson"
-    with pytest.raises(StudyError, match=refusal) as error:
+
+    def use() -> None:
+        study = lf.Study(workload="wilson", steps=5, trials=1, batch_size=51, optimizers={"sgd": sgd})
         lf.compare(study, tmp_path / "trials.db", slots=1)
+
+    with pytest.raises(StudyError, match=refusal) as error:
+        use()
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []  # a usage error writes nothing
+
+
+def test_a_workload_without_a_training_loss_is_refused(register: Any, tmp_path: Path) -> None:
+    """A trial is feasible by its training loss: without one that cannot be told."""
+    wilson = get_workload("wilson")
+    metrics = {name: way for name, way in wilson.metrics.items() if name != "train_loss"}
+
+    def use() -> None:
+        register(dataclasses.replace(wilson, name="lossless", metrics=metrics))
+        study = lf.Study(workload="lossless", steps=5, trials=1, optimizers={"sgd": {"learning_rate": 0.1}})
+        lf.compare(study, tmp_path / "trials.db", slots=1)
+
+    with pytest.raises(LevelfieldError, match="train_loss") as error:
+        use()
     assert "\n" not in str(error.value)
 
 

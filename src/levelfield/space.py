@@ -178,7 +178,7 @@ _KINDS = ("log", "uniform", "integer", "choice")
 def dimension(spec: Any) -> Dimension:
     """A dimension from what a study file holds: a value, or a table with one kind.
 
-    >>> dimension({"log": [1e-3, 1e-1]}).value(0.5)
+    >>> round(dimension({"log": [1e-3, 1e-1]}).value(0.5), 9)
     0.01
     >>> dimension(0.9)
     Fixed(at=0.9)
