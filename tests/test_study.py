@@ -110,7 +110,7 @@ def test_every_built_in_study_loads_by_its_name(name):
 
 def test_what_a_study_leaves_out_comes_from_its_workload():
     study = lf.Study(workload="fashion_mini", steps=10, trials=3, optimizers={"sgd": {"learning_rate": LOG}})
-    assert (study.batch_size, study.eval_interval, study.select) == (64, 200, "valid_error")
+    assert (study.batch_size, study.eval_interval, study.select) == (64, 250, "valid_error")
     assert study.pool == study.trials == 3
     assert (study.seed, study.search, study.target) == (0, "quasirandom", None)
     assert study.optimizer("sgd").schedule == "constant"

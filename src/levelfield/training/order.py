@@ -25,13 +25,13 @@ def _mix(x: Any) -> jax.Array:
 
 def permute(seed: Any, positions: Any, n: int) -> jax.Array:
     """Where a seed's permutation of range(n) sends these positions (seed and positions broadcast)."""
-    n = jnp.uint32(n)
+    size = jnp.uint32(n)
 
     def swap_or_not(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         x, state = carry
         state = _mix(state + jnp.uint32(0x9E3779B9))
-        k = state % n
-        partner = jnp.where(k >= x, k - x, k + n - x)
+        k = state % size
+        partner = jnp.where(k >= x, k - x, k + size - x)
         swap = _mix(jnp.maximum(x, partner) ^ state) >> 31
         return jnp.where(swap == 1, partner, x), state
 
