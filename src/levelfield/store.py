@@ -103,19 +103,23 @@ class Store:
                 raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
             if not create:
                 raise StoreError(f"{self.name}: holds no trials")
-        with self._engine.begin() as connection:
-            if self._engine.dialect.name == "postgresql":
-                # "If not exists" alone does not stand two at once there: one at a time.
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION)))
-            for table in _schema.sorted_tables:
-                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-            insert = self._insert(_meta).values(key="schema", value=str(SCHEMA_VERSION))
-            connection.execute(insert.on_conflict_do_nothing())
+            self._create()
+        with self._connect() as connection:
             found = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))
         if int(found or 0) > SCHEMA_VERSION:
             raise StoreError(
                 f"{self.name}: schema {found} is newer than this version's {SCHEMA_VERSION}; upgrade levelfield"
             )
+
+    def _create(self) -> None:
+        with self._connect() as connection:
+            if self._engine.dialect.name == "postgresql":
+                # "If not exists" alone does not stand two at once there: one at a time.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION)))
+            for table in _schema.sorted_tables:
+                connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+            version = self._insert(_meta).values(key="schema", value=str(SCHEMA_VERSION))
+            connection.execute(version.on_conflict_do_nothing())
 
     @contextmanager
     def _connect(self) -> Iterator[sa.Connection]:
@@ -144,6 +148,9 @@ class Store:
         about = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
         source = {"id": digest(provenance), "content": json.dumps(provenance)}
         with self._connect() as connection:
+            known = connection.scalar(sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer))
+            if known and json.loads(known).keys() != metrics.keys():
+                raise StoreError(f"{self.name}: its trials have other metrics; raise the workload's version")
             for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
                 connection.execute(self._insert(table).on_conflict_do_nothing(), content)
 
@@ -181,12 +188,13 @@ class Store:
 def _url(location: str | Path) -> sa.URL:
     if "://" not in str(location):
         return sa.URL.create("sqlite", database=str(location))
+    shown = str(location).partition("://")[0] + "://…"  # the rest may hold a password
     try:
         url = sa.make_url(str(location))
     except (sa.exc.ArgumentError, ValueError):
-        raise StoreError(f"{location}: no path and no database URL") from None
+        raise StoreError(f"{shown}: no path and no database URL") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(f"{location}: a store is a file or a postgresql:// URL")
+        raise StoreError(f"{shown}: a store is a file or a postgresql:// URL")
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     return url

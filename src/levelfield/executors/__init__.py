@@ -26,6 +26,10 @@ class Progress(Protocol):
 
 
 class Executor(Protocol):
+    def check(self, study: Study) -> None:
+        """Refuse what cannot be trained here, before anything is written."""
+        ...
+
     def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Progress]:
         """Train the points that ``take`` hands out (``wanted`` of them, if all turn out feasible)."""
         ...

@@ -19,7 +19,6 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from levelfield.errors import StudyError
 from levelfield.rules import Rule
 from levelfield.training.order import batch_indices
 from levelfield.training.schedules import schedule
@@ -72,7 +71,7 @@ class _Common:
         count = max(n for n in range(1, min(slots, len(devices)) + 1) if slots % n == 0)
         self.mesh = Mesh(np.array(devices[:count]), ("slots",))
         self.split = NamedSharding(self.mesh, _SPLIT)
-        self.data: Data = jax.device_put(workload.load(), NamedSharding(self.mesh, _WHOLE))
+        self.data: Data = jax.device_put(load_data(workload), NamedSharding(self.mesh, _WHOLE))
 
         # Trials start on one device: initialisers that call LAPACK, as the orthogonal one does, can wait for
         # each other forever when several CPU devices run them at once.
@@ -103,7 +102,6 @@ class Program:
         self.job, self.slots = job, slots
         self.metrics = tuple(job.workload.metrics)
         self._common = common = _common(job.workload, slots)
-        _check_data(job, common.data)
 
         def fill(held: Slot, fresh: jax.Array, seeds: jax.Array, hyperparameters: Hyper, model: Any) -> Slot:
             started = jax.vmap(functools.partial(_start, job))(seeds, hyperparameters, model)
@@ -233,10 +231,6 @@ def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
     return jax.tree.map(lambda sum: sum / n, total)
 
 
-def _check_data(job: Job, data: Data) -> None:
-    leaves = jax.tree.leaves(data.train)
-    if leaves and job.batch_size > len(leaves[0]):
-        raise StudyError(
-            f"batch_size = {job.batch_size} exceeds the {len(leaves[0])} training examples of "
-            f"{job.workload.name}: lower it"
-        )
+@functools.lru_cache(maxsize=8)
+def load_data(workload: Workload) -> Data:
+    return workload.load()

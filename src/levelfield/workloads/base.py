@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from levelfield.errors import UsageError
 from levelfield.rules import Hyperparameter
 from levelfield.trial import Direction
 
@@ -46,6 +47,11 @@ class Workload:
     draw: Callable[[Any, int], Tree] | None = None  # (key, batch size) → batch, where examples are made, not stored
     slots: Mapping[str, int] = field(default_factory=lambda: _SLOTS)  # backend → slots a device that train fastest
     version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
+
+    def __post_init__(self) -> None:
+        for metric, why in (("train_loss", "a trial is feasible by it"), (self.select, "trials are selected by it")):
+            if metric not in self.metrics:
+                raise UsageError(f"workload {self.name!r} declares no metric {metric!r}: {why}")
 
 
 def minimized(*metrics: str) -> dict[str, Direction]:
