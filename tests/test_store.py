@@ -426,7 +426,7 @@ def test_a_place_is_a_path_or_a_url(tmp_path: Path, form: str) -> None:
     ],
 )
 def test_other_urls_are_refused(location: str) -> None:
-    assert location in refusal(location)
+    assert location.partition("://")[0] + "://" in refusal(location)
 
 
 @pytest.mark.parametrize("driver", ["postgresql+nonsense", "sqlite+nonsense"])

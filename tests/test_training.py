@@ -180,7 +180,8 @@ def briefly_evaluated(name: str) -> Workload:
     data = workload.load()
     few = jax.tree.map(lambda array: array[:100], data.evaluation["train"])
     metrics = {name: way for name, way in workload.metrics.items() if name.startswith("train_")}
-    return dataclasses.replace(workload, load=lambda: Data(data.train, {"train": few}), metrics=metrics)
+    brief = {"load": lambda: Data(data.train, {"train": few}), "metrics": metrics, "select": "train_loss"}
+    return dataclasses.replace(workload, **brief)
 
 
 @functools.cache

@@ -297,6 +297,7 @@ def _run(study: Study, slots: str, executor: str, store: str) -> SearchExhausted
     from levelfield.store import Store
 
     chosen = get_executor(executor, _slots(slots))
+    chosen.check(study)
     with Store.open(store) as opened:
         progress = RunProgress(study)
         try:

@@ -130,10 +130,12 @@ def compare(
     """Run what is missing of a study, then compare. Optimizers whose pool cannot be filled are compared as far
     as they got; ``comparison.complete`` tells.
     """
+    chosen = get_executor(executor, slots)
+    chosen.check(study)
     opened = store if isinstance(store, Store) else Store.open(store)
     try:
         with suppress(SearchExhausted):  # a result, not an accident: the comparison shows what there is
-            run(study, opened, get_executor(executor, slots), listener)
+            run(study, opened, chosen, listener)
         return Comparison(study, opened)
     finally:
         if opened is not store:

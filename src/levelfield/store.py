@@ -7,6 +7,7 @@ finished, in one transaction with all that belongs to it, so a process killed at
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -188,7 +189,7 @@ class Store:
 def _url(location: str | Path) -> sa.URL:
     if "://" not in str(location):
         return sa.URL.create("sqlite", database=str(location))
-    shown = str(location).partition("://")[0] + "://…"  # the rest may hold a password
+    shown = re.sub(r":[^:@/]*@", ":***@", str(location))  # no password in a message
     try:
         url = sa.make_url(str(location))
     except (sa.exc.ArgumentError, ValueError):

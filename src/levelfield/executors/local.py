@@ -10,9 +10,10 @@ from typing import Any
 
 import jax
 
+from levelfield.errors import StudyError
 from levelfield.search import Search
 from levelfield.study import Study
-from levelfield.training.program import Job, program, use_every_core
+from levelfield.training.program import Job, load_data, program, use_every_core
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point
 from levelfield.workloads import get_workload
@@ -22,6 +23,14 @@ class LocalExecutor:
     def __init__(self, slots: int | None = None) -> None:
         use_every_core()
         self._slots = slots
+
+    def check(self, study: Study) -> None:
+        examples = jax.tree.leaves(load_data(get_workload(study.workload)).train)
+        if examples and study.batch_size > len(examples[0]):
+            raise StudyError(
+                f"batch_size = {study.batch_size} exceeds the {len(examples[0])} training examples of "
+                f"{study.workload}: lower it"
+            )
 
     def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Segment]:
         return train(program(job(study, optimizer), self._count(study, wanted)), take)
