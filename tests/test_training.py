@@ -651,13 +651,13 @@ def test_fashion_mini_s_splits() -> None:
 def test_tolstoi_mini_s_splits() -> None:
     data = get_workload("tolstoi_mini").load()
     parts = [data.train, data.evaluation["valid"], data.evaluation["test"]]
-    assert [part.shape for part in parts] == [(4_999, 33), (500, 33), (500, 33)]
+    assert [part.shape for part in parts] == [(5_399, 33), (300, 33), (300, 33)]
     for part in parts:
         assert part.min() >= 0
         assert part.max() < 76
         # Each window's last character is the next one's first: targets are the inputs shifted by one.
         np.testing.assert_array_equal(part[:-1, -1], part[1:, 0])
-    np.testing.assert_array_equal(data.evaluation["train"], data.train[:500])
+    np.testing.assert_array_equal(data.evaluation["train"], data.train[:300])
     # Ids by falling count; no window of the held-out texts is one to train on.
     assert len(np.unique(np.concatenate([part.ravel() for part in parts]))) == 76
     counts = np.bincount(np.concatenate([part[:, :-1].ravel() for part in parts]))

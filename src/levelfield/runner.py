@@ -100,8 +100,9 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
 
     if upcoming() is not None:
         wanted = study.pool - len(pool_of(statuses, study.pool))
+        provenance = executor.provenance()
         for progress in executor.train(study, name, take, wanted):
-            store.add(identity, definition, metrics, progress.finished, executor.provenance())
+            store.add(identity, definition, metrics, progress.finished, provenance)
             for trial in progress.finished:
                 statuses[trial.point.index] = trial.status
                 in_flight.discard(trial.point.index)

@@ -100,7 +100,7 @@ class Store:
     def _check_or_create(self, create: bool) -> None:
         tables = set(sa.inspect(self._engine).get_table_names())
         if _meta.name not in tables:
-            if tables:
+            if tables - _schema.tables.keys():
                 raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
             if not create:
                 raise StoreError(f"{self.name}: holds no trials")
@@ -117,7 +117,8 @@ class Store:
             if self._engine.dialect.name == "postgresql":
                 # "If not exists" alone does not stand two at once there: one at a time.
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION)))
-            for table in _schema.sorted_tables:
+            # SQLite keeps each table at once: the one that makes it a store comes last.
+            for table in (_optimizers, _provenance, _trials, _meta):
                 connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
             version = self._insert(_meta).values(key="schema", value=str(SCHEMA_VERSION))
             connection.execute(version.on_conflict_do_nothing())

@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 
-from levelfield.errors import StudyError
 from levelfield.search import Search
 from levelfield.study import Study
-from levelfield.training.program import Job, load_data, program, use_every_core
+from levelfield.training.program import Job, check_batch_size, program, use_every_core
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point
 from levelfield.workloads import get_workload
@@ -25,12 +24,7 @@ class LocalExecutor:
         self._slots = slots
 
     def check(self, study: Study) -> None:
-        examples = jax.tree.leaves(load_data(get_workload(study.workload)).train)
-        if examples and study.batch_size > len(examples[0]):
-            raise StudyError(
-                f"batch_size = {study.batch_size} exceeds the {len(examples[0])} training examples of "
-                f"{study.workload}: lower it"
-            )
+        check_batch_size(get_workload(study.workload), study.batch_size)
 
     def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Segment]:
         return train(program(job(study, optimizer), self._count(study, wanted)), take)

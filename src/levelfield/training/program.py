@@ -19,6 +19,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from levelfield.errors import StudyError
 from levelfield.rules import Rule
 from levelfield.training.order import batch_indices
 from levelfield.training.schedules import schedule
@@ -101,6 +102,7 @@ class Program:
     def __init__(self, job: Job, slots: int) -> None:
         self.job, self.slots = job, slots
         self.metrics = tuple(job.workload.metrics)
+        check_batch_size(job.workload, job.batch_size)
         self._common = common = _common(job.workload, slots)
 
         def fill(held: Slot, fresh: jax.Array, seeds: jax.Array, hyperparameters: Hyper, model: Any) -> Slot:
@@ -229,6 +231,14 @@ def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
         last = evaluate(jax.tree.map(lambda a: a[-rest:], arrays))
         total = jax.tree.map(lambda sum, mean: sum + rest * mean, total, last)
     return jax.tree.map(lambda sum: sum / n, total)
+
+
+def check_batch_size(workload: Workload, batch_size: int) -> None:
+    examples = jax.tree.leaves(load_data(workload).train)
+    if examples and batch_size > len(examples[0]):
+        raise StudyError(
+            f"batch_size = {batch_size} exceeds the {len(examples[0])} training examples of {workload.name}: lower it"
+        )
 
 
 @functools.lru_cache(maxsize=8)

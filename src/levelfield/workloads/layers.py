@@ -41,27 +41,33 @@ def conv(
 
 
 class LSTM(nn.Module):
-    """A layer of long short-term memory from zero state, gates in the order i, f, g, o as in PyTorch.
-
-    The inputs' share of all gates is one product outside the loop over time.
-    """
+    """A layer of long short-term memory from zero state, gates in the order i, f, g, o as in PyTorch."""
 
     units: int
 
-    @nn.compact
+    def setup(self) -> None:
+        self.input = nn.Dense(4 * self.units)
+        self.recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.units, 4 * self.units))
+
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """(batch, time, features) → (batch, time, units)."""
-        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.units, 4 * self.units))
-        projected = nn.Dense(4 * self.units, name="input")(inputs)
+        return self.recur(self.project(inputs))
 
-        def cell(carry: tuple[jax.Array, jax.Array], x: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    def project(self, inputs: jax.Array) -> jax.Array:
+        """The inputs' share of the gates: one product, outside the loop over time."""
+        return self.input(inputs)
+
+    def recur(self, projected: jax.Array) -> jax.Array:
+        """(batch, time, gates) → (batch, time, units)."""
+
+        def cell(carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
             h, c = carry
-            i, f, g, o = jnp.split(x + h @ recurrent, 4, axis=-1)
+            i, f, g, o = jnp.split(x + h @ self.recurrent, 4, axis=-1)
             c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
             h = nn.sigmoid(o) * jnp.tanh(c)
             return (h, c), h
 
-        zero = jnp.zeros((len(inputs), self.units), projected.dtype)
+        zero = jnp.zeros((len(projected), self.units), projected.dtype)
         _, outputs = jax.lax.scan(cell, (zero, zero), projected.swapaxes(0, 1))
         return outputs.swapaxes(0, 1)
 
