@@ -69,9 +69,9 @@ class TimedExecutor:
         self._executor, self._clock = executor, clock
         self.segments = 0
 
-    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Any]:
+    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Any]:
         with self._clock.part("compilation"):
-            segments = iter(self._executor.train(study, optimizer, self._clock.wrap("points", take), wanted))
+            segments = iter(self._executor.train(study, optimizer, self._clock.wrap("points", take)))
         while True:
             with self._clock.part("training"):
                 segment = next(segments, None)

@@ -103,7 +103,7 @@ def test_killed_at_random_and_resumed_gives_the_same_pool(folders):
         assert trial.point == other.point
         assert trial.status == other.status
         for metric, values in trial.curve.values.items():
-            np.testing.assert_allclose(values, other.curve.values[metric], rtol=1e-4, atol=1e-6, err_msg=str(key))
+            np.testing.assert_array_equal(values, other.curve.values[metric], err_msg=f"{key} {metric}")
 
 
 def test_interrupted_saves_says_how_to_go_on_and_exits_130(folders):

@@ -94,12 +94,10 @@ class FakeExecutor:
         self.feasible, self.random, self.slots, self.stretches = feasible, random.Random(seed), slots, stretches
         self.started: list[tuple[str, Point]] = []
         self.finished: list[tuple[str, int]] = []
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[str] = []
 
-    def train(
-        self, study: lf.Study, optimizer: str, take: Callable[[], Point | None], wanted: int
-    ) -> Iterator[Stretch]:
-        self.asked.append((optimizer, wanted))
+    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Stretch]:
+        self.asked.append(optimizer)
         held: list[Point] = []
         while True:
             while len(held) < self.slots and (point := take()):
@@ -219,7 +217,7 @@ def test_nothing_superfluous_is_started(store: Store, slots: int) -> None:
     run(study_of(6), store, executor)
     for name in ("one", "two"):
         assert sorted(point.index for optimizer, point in executor.started if optimizer == name) == list(range(9))
-    assert executor.asked == [("one", 6), ("two", 6)]
+    assert executor.asked == ["one", "two"]
 
 
 def test_points_are_the_search_s(store: Store) -> None:
@@ -241,7 +239,7 @@ def test_a_larger_pool_extends_the_smaller_one(store: Store) -> None:
     before = {name: store.trials(study_of(4).identity(name)) for name in ("one", "two")}
     more = FakeExecutor(feasible)
     run(study_of(7), store, more)
-    assert more.asked == [("one", 3), ("two", 3)]
+    assert more.asked == ["one", "two"]
     for name, trials in before.items():
         after = store.trials(study_of(7).identity(name))
         assert [trial.point for trial in after[: len(trials)]] == [trial.point for trial in trials]

@@ -490,6 +490,20 @@ def test_a_workload_without_a_training_loss_is_refused(register: Any, tmp_path: 
 
 # ---------------------------------------------------------------------------- layers
 
+
+def test_classification_error_is_the_share_whose_label_is_not_the_argmax() -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
+    labels = np.random.default_rng(1).integers(7, size=50)
+    error = layers.classification_error(jnp.asarray(logits), jnp.asarray(labels))
+    assert float(error) == pytest.approx(np.mean(logits.argmax(-1) != labels))
+
+
+def test_classification_error_of_a_net_that_says_nothing() -> None:
+    labels = jnp.arange(10)
+    assert float(layers.classification_error(jnp.zeros((10, 10)), labels)) == pytest.approx(0.9)
+    assert float(layers.classification_error(jnp.full((10, 10), jnp.nan), labels)) == 1.0
+
+
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 

@@ -99,9 +99,8 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
         return search.point(index)
 
     if upcoming() is not None:
-        wanted = study.pool - len(pool_of(statuses, study.pool))
         provenance = executor.provenance()
-        for progress in executor.train(study, name, take, wanted):
+        for progress in executor.train(study, name, take):
             store.add(identity, definition, metrics, progress.finished, provenance)
             for trial in progress.finished:
                 statuses[trial.point.index] = trial.status

@@ -14,7 +14,7 @@ from levelfield.words import show_hyperparameters, show_metric
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     console = console or Console()
     if not console.is_terminal:
-        console.width = 160  # a pipe has no width of its own
+        console.width = 120  # a pipe has no width of its own
     console.print(_table(comparison))
     console.print()
     for sentence in comparison.sentences():

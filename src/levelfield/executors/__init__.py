@@ -30,8 +30,8 @@ class Executor(Protocol):
         """Refuse what cannot be trained here, before anything is written."""
         ...
 
-    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Progress]:
-        """Train the points that ``take`` hands out (``wanted`` of them, if all turn out feasible)."""
+    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
+        """Train the points that ``take`` hands out."""
         ...
 
     def provenance(self) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from levelfield.study import Study
 from levelfield.training.program import Job, check_batch_size, program, use_every_core
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point
-from levelfield.workloads import get_workload
+from levelfield.workloads import Workload, get_workload
 
 
 class LocalExecutor:
@@ -26,14 +26,17 @@ class LocalExecutor:
     def check(self, study: Study) -> None:
         check_batch_size(get_workload(study.workload), study.batch_size)
 
-    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None], wanted: int) -> Iterator[Segment]:
-        return train(program(job(study, optimizer), self._count(study, wanted)), take)
+    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Segment]:
+        return train(program(job(study, optimizer), self._count(study)), take)
 
-    def _count(self, study: Study, wanted: int) -> int:
-        """How many slots: as asked for, or as many as train fastest, but not more than there are trials."""
+    def _count(self, study: Study) -> int:
+        """How many slots: as asked for, or as many as train fastest, but not more than the pool has trials.
+
+        What is left to run has no say: with the same slots, a resumed run rounds as an undisturbed one does.
+        """
         devices = jax.local_device_count()
-        slots = self._slots or get_workload(study.workload).slots[jax.default_backend()] * devices
-        return min(slots, -(-wanted // devices) * devices)
+        slots = self._slots or _fastest(get_workload(study.workload)) * devices
+        return min(slots, -(-study.pool // devices) * devices)
 
     def provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
@@ -46,6 +49,10 @@ class LocalExecutor:
             "backend": jax.default_backend(),
             "precision": f"float32 (matmul: {matmul})",
         }
+
+
+def _fastest(workload: Workload) -> int:
+    return workload.slots_per_core if jax.default_backend() == "cpu" else workload.slots_per_gpu
 
 
 _PACKAGES = ("levelfield", "jax", "jaxlib", "optax", "flax", "numpy", "scipy")
@@ -90,6 +97,6 @@ def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> flo
         index = next(points, None)
         return None if index is None else search.point(index)
 
-    segments = list(itertools.islice(executor.train(study, optimizer, take, study.pool), 3))
+    segments = list(itertools.islice(executor.train(study, optimizer, take), 3))
     timed = segments[1:] or segments  # the first also warms up
     return sum(each.trial_steps for each in timed) / sum(each.seconds for each in timed)

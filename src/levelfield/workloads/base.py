@@ -20,10 +20,6 @@ class Data(NamedTuple):
     evaluation: Mapping[str, Tree]  # split → arrays
 
 
-# Measured with benchmarks/throughput.py for the embedded workloads, on two CPU cores and on one H200.
-_SLOTS: Mapping[str, int] = {"cpu": 4, "gpu": 256, "tpu": 256}
-
-
 @dataclass(frozen=True, eq=False)
 class Workload:
     """Pure functions over one trial; the training loop batches them over slots.
@@ -45,7 +41,8 @@ class Workload:
     evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
     hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
     draw: Callable[[Any, int], Tree] | None = None  # (key, batch size) → batch, where examples are made, not stored
-    slots: Mapping[str, int] = field(default_factory=lambda: _SLOTS)  # backend → slots a device that train fastest
+    slots_per_core: int = 4  # what trains fastest: measured with benchmarks/throughput.py
+    slots_per_gpu: int = 256
     version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
 
     def __post_init__(self) -> None:

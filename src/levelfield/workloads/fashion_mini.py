@@ -72,4 +72,5 @@ WORKLOAD = Workload(
     init=init,
     loss=loss,
     evaluate=evaluate,
+    slots_per_core=1,
 )

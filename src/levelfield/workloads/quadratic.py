@@ -48,5 +48,6 @@ WORKLOAD = Workload(
     init=init,
     loss=loss,
     evaluate=evaluate,
+    slots_per_core=8,
     draw=draw,
 )

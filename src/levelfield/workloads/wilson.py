@@ -69,4 +69,5 @@ WORKLOAD = Workload(
     init=init,
     loss=loss,
     evaluate=evaluate,
+    slots_per_core=8,
 )
