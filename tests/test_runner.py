@@ -263,9 +263,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
     class Listener:
         finished = 0
 
-        def begin(self, optimizer: str, statuses: Mapping[int, Status]) -> None:
-            heard.append(f"begin {optimizer} {len(statuses)}")
-            self.finished = 0
+        def begin(self, stored: Mapping[str, Mapping[int, Status]]) -> None:
+            heard.append(f"begin {stored}")
 
         def advance(self, optimizer: str, progress: Any) -> None:
             self.finished += len(progress.finished)
@@ -273,9 +272,10 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
 
         def end(self, optimizer: str) -> None:
             heard.append(f"end {optimizer} {self.finished}")
+            self.finished = 0
 
     run(study, store, FakeExecutor(lambda *_: True, slots=2), Listener())
-    assert heard == ["begin one 0", "end one 5", "begin two 0", "end two 5"]
+    assert heard == ["begin {'one': {}, 'two': {}}", "end one 5", "end two 5"]
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])

@@ -27,7 +27,7 @@ class _Row:
     feasible: int = 0
     infeasible: int = 0
     running: int = 0
-    best: float = math.nan
+    best: float = math.nan  # of this run
 
 
 class RunProgress:
@@ -56,10 +56,11 @@ class RunProgress:
         if self._live:
             self._live.__exit__(*exception)
 
-    def begin(self, optimizer: str, statuses: Mapping[int, Status]) -> None:
-        row, window = self._rows[optimizer], pool_window(statuses, self._study.pool)
-        found = [status for index, status in statuses.items() if index in window]
-        row.feasible, row.infeasible = found.count(Status.FEASIBLE), found.count(Status.INFEASIBLE)
+    def begin(self, stored: Mapping[str, Mapping[int, Status]]) -> None:
+        for optimizer, statuses in stored.items():
+            row, window = self._rows[optimizer], pool_window(statuses, self._study.pool)
+            found = [status for index, status in statuses.items() if index in window]
+            row.feasible, row.infeasible = found.count(Status.FEASIBLE), found.count(Status.INFEASIBLE)
 
     def advance(self, optimizer: str, progress: Progress) -> None:
         row = self._rows[optimizer]
@@ -88,16 +89,17 @@ class RunProgress:
 
     def _line(self, optimizer: str) -> str:
         row = self._rows[optimizer]
+        best = "" if math.isnan(row.best) else f", best {show_metric(self._study.select, row.best)}"
         return (
             f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
-            f"{row.running} running, best {show_metric(self._study.select, row.best)}; {self._speed()}"
+            f"{row.running} running{best}; {self._speed()}"
         )
 
     def _speed(self) -> str:
-        if not self._trial_steps:
-            return "compiling"
-        rate = self._trial_steps / self._training
         missing = sum(max(self._study.pool - row.feasible, 0) for row in self._rows.values())
+        if not self._trial_steps:
+            return "compiling" if missing else "nothing to run"
+        rate = self._trial_steps / self._training
         left = missing * self._study.steps / rate
         elapsed = time.perf_counter() - self._begun
         return f"{rate:,.0f} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"

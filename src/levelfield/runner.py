@@ -22,7 +22,7 @@ from levelfield.workloads import get_workload
 class Listener(Protocol):
     """Hears of a run's progress."""
 
-    def begin(self, optimizer: str, statuses: Mapping[int, Status]) -> None: ...
+    def begin(self, stored: Mapping[str, Mapping[int, Status]]) -> None: ...
     def advance(self, optimizer: str, progress: Progress) -> None: ...
     def end(self, optimizer: str) -> None: ...
 
@@ -69,6 +69,8 @@ def run(study: Study, store: Store, executor: Executor, listener: Listener | Non
     Raises SearchExhausted, after all the others, for optimizers whose pool cannot be filled.
     """
     failures = []
+    if listener:
+        listener.begin({name: store.statuses(study.identity(name)) for name in study.optimizers})
     for name in study.optimizers:
         try:
             _run_optimizer(study, name, store, executor, listener)
@@ -84,8 +86,6 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
     metrics = get_workload(study.workload).metrics
     statuses = store.statuses(identity)
     in_flight: set[int] = set()
-    if listener:
-        listener.begin(name, statuses)
 
     def upcoming() -> int | None:
         index = next_missing(statuses, in_flight, study.pool)

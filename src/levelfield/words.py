@@ -40,7 +40,13 @@ def show_metric(metric: str, value: float) -> str:
 
 
 def show_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {show_number(value)}" for name, value in hyperparameters.items())
+    """The learning rate first, its schedule last.
+
+    >>> show_hyperparameters({"decay_steps": 0.5, "epsilon": 1e-8, "learning_rate": 0.1})
+    'learning_rate 0.1, epsilon 1.00e-08, decay_steps 0.5'
+    """
+    order = sorted(hyperparameters, key=lambda name: (name.startswith("decay_"), name != "learning_rate"))
+    return ", ".join(f"{name} {show_number(hyperparameters[name])}" for name in order)
 
 
 def sentences(comparison: Comparison) -> list[str]:
