@@ -1,0 +1,73 @@
+"""The built-in studies: valid, and showing what they are there to show."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+import levelfield as lf
+from levelfield.executors.local import job
+from levelfield.search import Search
+from levelfield.study import built_in_studies
+from levelfield.training.program import program
+from levelfield.training.slots import train
+
+SIX = ["sgd", "momentum", "nesterov", "rmsprop", "adam", "nadam"]
+
+
+@pytest.mark.parametrize("name", built_in_studies())
+def test_every_built_in_study_is_valid(name):
+    study = lf.load_study(name)
+    assert study.name == name
+    assert study.description
+
+
+@pytest.mark.parametrize("name", ["fashion_mini", "tolstoi_mini", "quadratic"])
+def test_the_embedded_studies_compare_the_papers_six(name):
+    study = lf.load_study(name)
+    assert list(study.optimizers) == SIX
+    assert study.pool >= 20
+
+
+def test_on_wilsons_problem_adam_loses_only_with_the_default_epsilon(tmp_path):
+    comparison = lf.compare(lf.load_study("wilson"), tmp_path / "trials.db")
+    assert comparison.complete
+    assert comparison.outcome("adam_default").best(k=10).mean > 0.3
+    assert comparison.outcome("adam").best(k=10).mean < 0.01
+    assert comparison.beats("sgd", "adam_default", k=10) > 0.95
+    assert comparison.beats("sgd", "adam", k=10) < 0.05
+    said = " ".join(comparison.sentences())
+    assert "beats adam_default in all repetitions" in said
+
+
+@pytest.mark.slow
+def test_the_default_comparison(tmp_path):
+    """All six are tuned well enough to learn, and the more general ones do not lose to their special cases."""
+    comparison = lf.compare(lf.load_study("fashion_mini"), tmp_path / "trials.db")
+    assert comparison.complete
+    for name in SIX:
+        assert comparison.outcome(name).best(k=10).mean < 0.15
+    for special, general in [("sgd", "momentum"), ("momentum", "adam"), ("nesterov", "nadam"), ("momentum", "rmsprop")]:
+        assert comparison.beats(special, general, k=10) < 0.95
+    assert comparison.write_report(tmp_path / "report.html").stat().st_size < 3e6
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fashion_mini", "tolstoi_mini", "quadratic", "wilson"])
+def test_on_a_gpu_a_trial_among_many_equals_the_trial_alone(name):
+    """To a relative 1e-3 after 40 steps: grouped kernels add up in another order, in TF32 where XLA uses it."""
+    if jax.default_backend() != "gpu":
+        pytest.skip("there is no GPU")
+    study = lf.load_study(name).replace(steps=40, eval_interval=20)
+    search = Search(study, "sgd")
+
+    def losses(slots: int, indices: list[int]) -> dict[int, np.ndarray]:
+        waiting = iter([search.point(index) for index in indices])
+        segments = train(program(job(study, "sgd"), slots), lambda: next(waiting, None))
+        trials = [trial for segment in segments for trial in segment.finished]
+        return {trial.point.index: trial.curve.values["train_loss"] for trial in trials}
+
+    together, alone = losses(16, list(range(40))), losses(1, [0, 17, 39])
+    for index, values in alone.items():
+        np.testing.assert_allclose(together[index], values, rtol=1e-3)
