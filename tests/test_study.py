@@ -265,7 +265,7 @@ def test_a_schedule_means_the_same_wherever_it_is_written():
 
 
 def test_defaults_written_out_do_not_change_identity():
-    assert small(batch_size=16, eval_interval=200, seed=0).identity("ours") == small().identity("ours")
+    assert small(batch_size=16, eval_interval=500, seed=0).identity("ours") == small().identity("ours")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ WORKLOAD = Workload(
     name="quadratic",
     summary="noisy quadratic model in 100 dimensions, exact loss",
     batch_size=16,
-    eval_interval=200,
+    eval_interval=500,
     metrics=minimized("train_loss"),
     select="train_loss",
     load=lambda: Data(train=(), evaluation={"train": ()}),
