@@ -1,11 +1,12 @@
 """The commands, each a few lines over the library. Results go to stdout, progress and errors to stderr."""
 
-from __future__ import annotations
-
+import functools
+import inspect
 import json
 import math
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,14 +49,41 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for result
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 
-@app.command()
-def compare(
+def _study(
     study: StudyArgument = DEFAULT_STUDY,
     trials: Trials = None,
     pool: Pool = None,
     steps: Steps = None,
     optimizers: Optimizers = None,
     seed: Seed = None,
+) -> "Study":
+    from levelfield.study import load_study
+
+    chosen = load_study(study).replace(trials=trials, pool=pool, steps=steps, seed=seed)
+    return chosen.only([name.strip() for name in optimizers.split(",")]) if optimizers else chosen
+
+
+def _on_study(command: Callable[..., None]) -> Callable[..., None]:
+    """A command on a study: takes STUDY and the options that override it, and hands the command the study."""
+    shared, own = inspect.signature(_study), inspect.signature(command)
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        study = _study(**{name: given.pop(name) for name in shared.parameters})
+        command(study, **given)
+
+    parameters = [*shared.parameters.values(), *list(own.parameters.values())[1:]]
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    )
+    call.__annotations__ = {each.name: each.annotation for each in parameters}
+    return call
+
+
+@app.command()
+@_on_study
+def compare(
+    study: "Study",
     slots: Slots = "auto",
     executor: Executor = "local",
     store: StoreOption = None,
@@ -63,21 +91,16 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run what is missing of a study, then print the comparison and write report.html."""
-    chosen = _study(study, trials, pool, steps, optimizers, seed)
-    failure = _run(chosen, slots, executor, _store(chosen, store, out))
-    _report(chosen, store, out, as_json)
+    failure = _run(study, slots, executor, _store(study, store, out))
+    _report(study, store, out, as_json)
     if failure:
         raise failure
 
 
 @app.command()
+@_on_study
 def run(
-    study: StudyArgument = DEFAULT_STUDY,
-    trials: Trials = None,
-    pool: Pool = None,
-    steps: Steps = None,
-    optimizers: Optimizers = None,
-    seed: Seed = None,
+    study: "Study",
     slots: Slots = "auto",
     executor: Executor = "local",
     store: StoreOption = None,
@@ -85,38 +108,28 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run what is missing of a study."""
-    chosen = _study(study, trials, pool, steps, optimizers, seed)
-    failure = _run(chosen, slots, executor, _store(chosen, store, out))
-    _status(chosen, _store(chosen, store, out), as_json)
+    failure = _run(study, slots, executor, _store(study, store, out))
+    _status(study, _store(study, store, out), as_json)
     if failure:
         raise failure
 
 
 @app.command()
+@_on_study
 def status(
-    study: StudyArgument = DEFAULT_STUDY,
-    trials: Trials = None,
-    pool: Pool = None,
-    steps: Steps = None,
-    optimizers: Optimizers = None,
-    seed: Seed = None,
+    study: "Study",
     store: StoreOption = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
     """Say how full each optimizer's pool is."""
-    chosen = _study(study, trials, pool, steps, optimizers, seed)
-    _status(chosen, _store(chosen, store, out), as_json)
+    _status(study, _store(study, store, out), as_json)
 
 
 @app.command()
+@_on_study
 def report(
-    study: StudyArgument = DEFAULT_STUDY,
-    trials: Trials = None,
-    pool: Pool = None,
-    steps: Steps = None,
-    optimizers: Optimizers = None,
-    seed: Seed = None,
+    study: "Study",
     store: StoreOption = None,
     out: Out = None,
     figures: Annotated[
@@ -125,21 +138,16 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the comparison of what has been run, and write report.html."""
-    chosen = _study(study, trials, pool, steps, optimizers, seed)
-    comparison = _report(chosen, store, out, as_json)
+    comparison = _report(study, store, out, as_json)
     if figures:
         for path in comparison.write_figures(figures):
             typer.echo(f"wrote {path}", err=True)
 
 
 @app.command()
+@_on_study
 def check(
-    study: StudyArgument = DEFAULT_STUDY,
-    trials: Trials = None,
-    pool: Pool = None,
-    steps: Steps = None,
-    optimizers: Optimizers = None,
-    seed: Seed = None,
+    study: "Study",
     measure: Annotated[bool, typer.Option("--measure", help="Train for a moment to estimate the time.")] = False,
     slots: Slots = "auto",
     as_json: Json = False,
@@ -147,23 +155,20 @@ def check(
     """Validate a study and say what it costs."""
     from levelfield.runner import cost
 
-    chosen = _study(study, trials, pool, steps, optimizers, seed)
-    found = cost(chosen)
+    found = cost(study)
     if measure:
         from levelfield.executors.local import measure_speed
 
-        speed = measure_speed(chosen, next(iter(chosen.optimizers)), _slots(slots))
+        speed = measure_speed(study, next(iter(study.optimizers)), _slots(slots))
         found |= {"trial_steps_per_second": speed, "hours": found["trial_steps"] / speed / 3600}
     if as_json:
         return _print_json(found)
-    typer.echo(f"{chosen.name}: valid")
-    typer.echo(
-        f"  workload    {chosen.workload}, batch {chosen.batch_size}, evaluated every {chosen.eval_interval} steps"
-    )
+    typer.echo(f"{study.name}: valid")
+    typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {study.eval_interval} steps")
     for name, free in found["free"].items():
         typer.echo(f"  {name:<11} {len(free)} free: {', '.join(free) or 'none'}")
     typer.echo(
-        f"  cost        {len(chosen.optimizers)} optimizers × {chosen.pool} trials × {chosen.steps:,} steps "
+        f"  cost        {len(study.optimizers)} optimizers × {study.pool} trials × {study.steps:,} steps "
         f"= {found['trial_steps']:,} trial-steps, if all are feasible"
     )
     if measure:
@@ -174,17 +179,13 @@ def check(
 
 
 @app.command()
+@_on_study
 def export(
-    study: StudyArgument = DEFAULT_STUDY,
+    study: "Study",
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .parquet or .csv file.")] = Path(
         "trials.parquet"
     ),
     curves: Annotated[bool, typer.Option("--curves", help="One row for each recorded step, not each trial.")] = False,
-    trials: Trials = None,
-    pool: Pool = None,
-    steps: Steps = None,
-    optimizers: Optimizers = None,
-    seed: Seed = None,
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
@@ -192,9 +193,8 @@ def export(
     from levelfield.export import check_format, write_trials
 
     check_format(output)
-    chosen = _study(study, trials, pool, steps, optimizers, seed)
-    with _open(chosen, store, out) as opened:
-        rows = write_trials(chosen, opened, output, curves=curves)
+    with _open(study, store, out) as opened:
+        rows = write_trials(study, opened, output, curves=curves)
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
 
 
@@ -253,20 +253,6 @@ def workloads(as_json: Json = False) -> None:
         typer.echo(f"{'':<14} batch {each.batch_size}, selected by {each.select}")
 
 
-def _study(
-    source: str,
-    trials: int | None,
-    pool: int | None,
-    steps: int | None,
-    optimizers: str | None,
-    seed: int | None,
-) -> Study:
-    from levelfield.study import load_study
-
-    study = load_study(source).replace(trials=trials, pool=pool, steps=steps, seed=seed)
-    return study.only([name.strip() for name in optimizers.split(",")]) if optimizers else study
-
-
 def _slots(text: str) -> int | None:
     if text == "auto":
         return None
@@ -275,21 +261,21 @@ def _slots(text: str) -> int | None:
     return int(text)
 
 
-def _folder(study: Study, out: Path | None) -> Path:
+def _folder(study: "Study", out: Path | None) -> Path:
     return out or Path("levelfield-out") / study.name
 
 
-def _store(study: Study, store: str | None, out: Path | None) -> str:
+def _store(study: "Study", store: str | None, out: Path | None) -> str:
     return store or str(_folder(study, out) / "trials.db")
 
 
-def _open(study: Study, store: str | None, out: Path | None) -> Store:
+def _open(study: "Study", store: str | None, out: Path | None) -> "Store":
     from levelfield.store import Store
 
     return Store.open(_store(study, store, out), create=False)
 
 
-def _run(study: Study, slots: str, executor: str, store: str) -> SearchExhausted | None:
+def _run(study: "Study", slots: str, executor: str, store: str) -> SearchExhausted | None:
     """Run the study; returns, rather than raises, that a pool could not be filled, so that results follow."""
     from levelfield.executors import get_executor
     from levelfield.progress import RunProgress
@@ -315,7 +301,7 @@ def _run(study: Study, slots: str, executor: str, store: str) -> SearchExhausted
     return None
 
 
-def _status(study: Study, store: str, as_json: bool) -> None:
+def _status(study: "Study", store: str, as_json: bool) -> None:
     from levelfield.comparison import Comparison
     from levelfield.store import Store
     from levelfield.words import show_metric
@@ -346,7 +332,7 @@ def _status(study: Study, store: str, as_json: bool) -> None:
     typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
 
 
-def _report(study: Study, store: str | None, out: Path | None, as_json: bool) -> Comparison:
+def _report(study: "Study", store: str | None, out: Path | None, as_json: bool) -> "Comparison":
     from levelfield.comparison import Comparison
 
     with _open(study, store, out) as opened:
