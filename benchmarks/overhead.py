@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aligned import table
 from rich.console import Console
 
 import levelfield as lf
@@ -148,15 +149,6 @@ def start_row(name: str, command: list[str], times: int = 5) -> list[str]:
         if done.returncode:
             return [name, "fails: " + (done.stderr.strip().splitlines() or ["no message"])[-1]]
     return [name, f"{statistics.median(seconds):.2f} s"]
-
-
-def table(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, *numbers in rows:
-        aligned = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *aligned]))
-    return "\n".join(lines)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from aligned import table
 from torch import nn
 
 from levelfield.rules import get_rule
@@ -206,15 +207,6 @@ HEADINGS = [
     "evaluation's share",
     "slots: trial-steps/s",
 ]
-
-
-def table(rows: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for name, *numbers in rows:
-        aligned = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *aligned]))
-    return "\n".join(lines)
 
 
 def main() -> None:

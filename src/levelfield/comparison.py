@@ -75,9 +75,8 @@ class Comparison:
             "k": k,
             **asdict(best),
         }
-        for metric in outcome.metrics:
-            if metric == f"test_{outcome.select.partition('_')[2]}":  # what the selected trials do on new data
-                row[metric] = outcome.best(k, metric).mean
+        if outcome.test_metric:
+            row[outcome.test_metric] = outcome.best(k, outcome.test_metric).mean
         if outcome.target:
             reached = outcome.steps_to_target(k)
             row |= {f"steps_{key}": value for key, value in asdict(reached).items()}

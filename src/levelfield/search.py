@@ -8,8 +8,8 @@ import math
 import numpy as np
 from scipy.stats import qmc
 
-from levelfield.space import Choice, Integer, Space
-from levelfield.study import Study, digest, grid_size
+from levelfield.space import Space
+from levelfield.study import Study, digest
 from levelfield.trial import Point
 
 
@@ -19,7 +19,7 @@ class Search:
     def __init__(self, study: Study, optimizer: str) -> None:
         self.space = study.optimizer(optimizer).space
         self.seed = study.seed
-        self.size = grid_size(self.space) if study.search == "grid" else math.inf
+        self.size = self.space.size if study.search == "grid" else math.inf
         self._grid = study.search == "grid"
         # The scramble follows from what is searched, not from what the optimizer is called.
         definition = study.definition(optimizer)
@@ -45,11 +45,7 @@ def _grid_point(space: Space, index: int) -> np.ndarray:
     """The index-th combination; the last axis moves fastest."""
     unit = []
     for one in reversed(space.free):
-        assert isinstance(one.dimension, Choice | Integer)  # the study has checked it
-        if isinstance(one.dimension, Choice):
-            size = len(one.dimension.values)
-        else:
-            size = one.dimension.high - one.dimension.low + 1
+        size = int(one.dimension.size)  # finite: the study has checked it
         index, position = divmod(index, size)
         unit.append((position + 0.5) / size)
     return np.array(unit[::-1])

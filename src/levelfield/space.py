@@ -34,6 +34,11 @@ class Dimension(Protocol):
         """The values it lies between; all of them where they are listed."""
         ...
 
+    @property
+    def size(self) -> float:
+        """How many values it has; infinite for a range."""
+        ...
+
     def value(self, unit: float) -> Value: ...
     def unit(self, value: Value) -> float:
         """The unit coordinate; outside [0, 1] for a value outside the range, NaN where there is none."""
@@ -52,6 +57,10 @@ class Fixed:
     @property
     def ends(self) -> tuple[Value, ...]:
         return (self.at,)
+
+    @property
+    def size(self) -> float:
+        return 1
 
     def value(self, unit: float) -> Value:
         return self.at
@@ -75,6 +84,10 @@ class Uniform:
     @property
     def ends(self) -> tuple[Value, ...]:
         return (self.low, self.high)
+
+    @property
+    def size(self) -> float:
+        return math.inf
 
     def value(self, unit: float) -> float:
         return min(self.low + unit * (self.high - self.low), self.high)  # rounding must not leave the range
@@ -102,6 +115,10 @@ class Log:
     @property
     def ends(self) -> tuple[Value, ...]:
         return (self.low, self.high)
+
+    @property
+    def size(self) -> float:
+        return math.inf
 
     def value(self, unit: float) -> float:
         # Interpolating the logarithms can leave the range by a rounding error.
@@ -135,6 +152,10 @@ class Integer:
     def ends(self) -> tuple[Value, ...]:
         return (self.low, self.high)
 
+    @property
+    def size(self) -> float:
+        return self.high - self.low + 1
+
     def value(self, unit: float) -> int:
         return min(self.low + math.floor(unit * (self.high - self.low + 1)), self.high)
 
@@ -159,6 +180,10 @@ class Choice:
     @property
     def ends(self) -> tuple[Value, ...]:
         return self.values
+
+    @property
+    def size(self) -> float:
+        return len(self.values)
 
     def value(self, unit: float) -> Value:
         return self.values[min(math.floor(unit * len(self.values)), len(self.values) - 1)]
@@ -300,6 +325,11 @@ class Space:
     @property
     def free(self) -> tuple[Axis, ...]:
         return tuple(one for one in self.axes if one.dimension.free)
+
+    @property
+    def size(self) -> float:
+        """How many points a grid over the space has; infinite where an axis is a range."""
+        return math.prod(one.dimension.size for one in self.axes)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
-from levelfield.space import Choice, Integer, Space
+from levelfield.space import Space
 from levelfield.workloads import Workload, get_workload
 
 # What each kind of schedule takes, besides the learning rate it starts from. Both lengths are × steps.
@@ -125,9 +126,9 @@ class Study(BaseModel):
         if self.search != "grid":
             return
         for one in optimizer.space.free:
-            if not isinstance(one.dimension, Choice | Integer):
+            if math.isinf(one.dimension.size):
                 raise SpaceError(f"{one.key} is a range: a grid needs a choice, an integer range or a value")
-        if self.pool > (size := grid_size(optimizer.space)):
+        if self.pool > (size := optimizer.space.size):
             raise StudyError(f"pool = {self.pool} exceeds the grid's {size} points: lower pool")
 
     def optimizer(self, name: str) -> Optimizer:
@@ -196,16 +197,6 @@ def _floats(content: Any) -> Any:
     if isinstance(content, int) and not isinstance(content, bool):
         return float(content)
     return content
-
-
-def grid_size(space: Space) -> int:
-    size = 1
-    for one in space.free:
-        if isinstance(one.dimension, Choice):
-            size *= len(one.dimension.values)
-        elif isinstance(one.dimension, Integer):
-            size *= one.dimension.high - one.dimension.low + 1
-    return size
 
 
 def load_study(source: str | Path) -> Study:

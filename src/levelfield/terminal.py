@@ -24,7 +24,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 def _table(comparison: Comparison) -> Table:
     study = comparison.study
     rows = comparison.rows()
-    test = next((key for key in rows[0] if key.startswith("test_")), None)
+    test = comparison.outcome(rows[0]["optimizer"]).test_metric
     table = Table(title=f"{study.name}: best of {study.trials} trials by {study.select}", title_justify="left")
     table.add_column("optimizer", no_wrap=True)
     table.add_column(f"{study.select}\n5–95%", justify="right", no_wrap=True)

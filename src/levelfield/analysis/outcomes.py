@@ -101,6 +101,12 @@ class Outcome:
         return probability_better(self._ranked(), other._ranked(), k)
 
     @property
+    def test_metric(self) -> str | None:
+        """What the selection metric is called on the test set, if it is measured there."""
+        name = f"test_{self.select.partition('_')[2]}"
+        return name if name in self.metrics and name != self.select else None
+
+    @property
     def best_trial(self) -> Trial | None:
         """The best of the pool; the first of several."""
         return self.pool[int(np.argmin(self._ranked()))] if self.pool else None

@@ -43,8 +43,7 @@ def charts(comparison: Comparison) -> dict[str, Any]:
 def _outcomes(comparison: Comparison, names: list[str], colours: Any) -> Any:
     """The selected trial's metric, mean and 5–95%: the selection metric and its test twin side by side."""
     study = comparison.study
-    twin = f"test_{study.select.partition('_')[2]}"
-    metrics = [study.select] + [m for m in comparison.outcome(names[0]).metrics if m == twin != study.select]
+    metrics = [metric for metric in (study.select, comparison.outcome(names[0]).test_metric) if metric]
     panels = []
     for metric in metrics:
         rows = [{"optimizer": name} | asdict(comparison.outcome(name).best(study.trials, metric)) for name in names]

@@ -84,7 +84,7 @@ def _shown(comparison: Comparison, row: dict[str, Any]) -> dict[str, str]:
     metric = comparison.study.select
     low, high = show_metric(metric, row["low"]), show_metric(metric, row["high"])
     reached = row.get("steps_probability", 0.0)
-    test = next((key for key in row if key.startswith("test_")), None)
+    test = comparison.outcome(row["optimizer"]).test_metric
     return {
         "optimizer": row["optimizer"],
         "protocol": row["protocol"],
