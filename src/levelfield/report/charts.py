@@ -67,7 +67,8 @@ def _best_of_k(comparison: Comparison, names: list[str], colours: Any) -> Any:
     rows = [{"optimizer": name, "k": k} | asdict(comparison.outcome(name).best(k)) for name in names for k in ks]
     picked = alt.selection_point(fields=["optimizer"], bind="legend")
     x = alt.X("k:Q", scale=alt.Scale(type="log", base=2, nice=False), title="K, number of trials")
-    y = alt.Y("mean:Q", title=f"best {metric}", axis=_axis(metric), scale=alt.Scale(zero=False))
+    scale = _scale(metric, min(row["low"] for row in rows))
+    y = alt.Y("mean:Q", title=f"best {metric}", axis=_axis(metric), scale=scale)
     legend = alt.Legend(title=None, symbolOpacity=1, symbolType="circle")
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=x, color=alt.Color("optimizer:N", scale=colours, sort=names, legend=legend)
@@ -85,14 +86,8 @@ def _curves(comparison: Comparison, names: list[str], colours: Any) -> Any:
     """Learning curves: each optimizer's best trial over all the others of its pool."""
     metric = comparison.study.select
     rows = [row for name in names for row in _curve_rows(comparison.outcome(name), metric)]
-    # Losses span decades, errors do not.
-    decades = not metric.endswith("_error") and min(row["value"] for row in rows) > 0
-    scale = alt.Scale(
-        type="log" if decades else "linear",
-        nice=False,
-        zero=False,
-        domainMax=_ceiling(comparison, names, metric),
-    )
+    scale = _scale(metric, min(row["value"] for row in rows))
+    scale.domainMax = _ceiling(comparison, names, metric)
     base = alt.Chart().encode(
         x=alt.X("step:Q", title="step"),
         y=alt.Y("value:Q", title=metric, axis=_axis(metric), scale=scale),
@@ -191,6 +186,12 @@ def _x_of(field: str, one: Axis) -> Any:
 
 def _format(metric: str) -> str:
     return ".1%" if metric.endswith("_error") else ".3~g"
+
+
+def _scale(metric: str, lowest: float) -> Any:
+    """Losses span decades, errors do not."""
+    decades = lowest > 0 and not metric.endswith("_error")
+    return alt.Scale(type="log" if decades else "linear", nice=False, zero=False)
 
 
 def _axis(metric: str) -> Any:
