@@ -1,6 +1,6 @@
 """The paper's update rules (Table 1, with its errata) as optax transformations.
 
-``learning_rate`` is a number or a function of the step, which counts from 0. Two details set these rules
+Every hyperparameter is a number or a function of the step, which counts from 0. Two details set these rules
 apart from the ones of the same name elsewhere: adam and nadam add ε to √v *before* the bias correction,
 which then multiplies the whole step; rmsprop starts from v = 1, has ε inside the root, and the learning
 rate inside the momentum buffer.
@@ -8,7 +8,6 @@ rate inside the momentum buffer.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-Rate = Any  # a number, or a function from the step to a number
+Update = Callable[..., tuple[jax.Array, ...]]
 
 
 class RuleState(NamedTuple):
@@ -24,83 +23,76 @@ class RuleState(NamedTuple):
     buffers: tuple[Any, ...]
 
 
-def _componentwise(update: Callable[..., tuple[jax.Array, ...]], *start: float) -> optax.GradientTransformation:
-    """A rule from ``update(t, gradient, *buffers) → (change, *buffers)``, applied to every parameter."""
+def _rule(*start: float) -> Callable[[Update], Callable[..., optax.GradientTransformation]]:
+    """A rule from ``update(t, gradient, *buffers, **hyperparameters at t) → (change, *buffers)``.
 
-    def init(params: Any) -> RuleState:
-        buffers = tuple(jax.tree.map(lambda p, at=at: jnp.full_like(p, at), params) for at in start)
-        return RuleState(jnp.zeros((), jnp.int32), buffers)
+    It is applied to every parameter; ``start`` are the buffers' first values.
+    """
 
-    def step(gradients: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
-        results = jax.tree.map(functools.partial(update, state.step), gradients, *state.buffers)
-        changes, *buffers = jax.tree.transpose(jax.tree.structure(gradients), None, results)
-        return changes, RuleState(state.step + 1, tuple(buffers))
+    def of(update: Update) -> Callable[..., optax.GradientTransformation]:
+        def build(**hyperparameters: Any) -> optax.GradientTransformation:
+            def init(params: Any) -> RuleState:
+                buffers = tuple(jax.tree.map(lambda p, at=at: jnp.full_like(p, at), params) for at in start)
+                return RuleState(jnp.zeros((), jnp.int32), buffers)
 
-    return optax.GradientTransformation(init, step)
+            def step(gradients: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
+                t = state.step
+                now = {name: value(t) if callable(value) else value for name, value in hyperparameters.items()}
+                results = jax.tree.map(lambda g, *held: update(t, g, *held, **now), gradients, *state.buffers)
+                changes, *buffers = jax.tree.transpose(jax.tree.structure(gradients), None, results)
+                return changes, RuleState(t + 1, tuple(buffers))
 
+            return optax.GradientTransformation(init, step)
 
-def _at(learning_rate: Rate, t: jax.Array) -> Any:
-    return learning_rate(t) if callable(learning_rate) else learning_rate
+        return build
 
-
-def sgd(learning_rate: Rate) -> optax.GradientTransformation:
-    def update(t, g):
-        return (-_at(learning_rate, t) * g,)
-
-    return _componentwise(update)
-
-
-def momentum(learning_rate: Rate, momentum: Any) -> optax.GradientTransformation:
-    def update(t, g, v):
-        v = momentum * v + g
-        return -_at(learning_rate, t) * v, v
-
-    return _componentwise(update, 0.0)
+    return of
 
 
-def nesterov(learning_rate: Rate, momentum: Any) -> optax.GradientTransformation:
-    def update(t, g, v):
-        v = momentum * v + g
-        return -_at(learning_rate, t) * (momentum * v + g), v
-
-    return _componentwise(update, 0.0)
+@_rule()
+def sgd(t, g, learning_rate):
+    return (-learning_rate * g,)
 
 
-def rmsprop(learning_rate: Rate, momentum: Any, rho: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, v, m):
-        v = rho * v + (1 - rho) * g**2
-        m = momentum * m + _at(learning_rate, t) / jnp.sqrt(v + epsilon) * g
-        return -m, v, m
-
-    return _componentwise(update, 1.0, 0.0)
+@_rule(0.0)
+def momentum(t, g, v, learning_rate, momentum):
+    v = momentum * v + g
+    return -learning_rate * v, v
 
 
-def rmsterov(learning_rate: Rate, momentum: Any, rho: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, v, m):
-        v = rho * v + (1 - rho) * g**2
-        scaled = _at(learning_rate, t) / jnp.sqrt(v + epsilon) * g
-        m = momentum * m + scaled
-        return -(momentum * m + scaled), v, m
-
-    return _componentwise(update, 1.0, 0.0)
+@_rule(0.0)
+def nesterov(t, g, v, learning_rate, momentum):
+    v = momentum * v + g
+    return -learning_rate * (momentum * v + g), v
 
 
-def adam(learning_rate: Rate, beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, m, v):
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g**2
-        b = jnp.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
-        return -_at(learning_rate, t) * m / (jnp.sqrt(v) + epsilon) * b, m, v
-
-    return _componentwise(update, 0.0, 0.0)
+@_rule(1.0, 0.0)
+def rmsprop(t, g, v, m, learning_rate, momentum, rho, epsilon):
+    v = rho * v + (1 - rho) * g**2
+    m = momentum * m + learning_rate / jnp.sqrt(v + epsilon) * g
+    return -m, v, m
 
 
-def nadam(learning_rate: Rate, beta1: Any, beta2: Any, epsilon: Any) -> optax.GradientTransformation:
-    def update(t, g, m, v):
-        m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g**2
-        b = jnp.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
-        ahead = beta1 * m + (1 - beta1) * g
-        return -_at(learning_rate, t) * ahead / (jnp.sqrt(v) + epsilon) * b, m, v
+@_rule(1.0, 0.0)
+def rmsterov(t, g, v, m, learning_rate, momentum, rho, epsilon):
+    v = rho * v + (1 - rho) * g**2
+    scaled = learning_rate / jnp.sqrt(v + epsilon) * g
+    m = momentum * m + scaled
+    return -(momentum * m + scaled), v, m
 
-    return _componentwise(update, 0.0, 0.0)
+
+@_rule(0.0, 0.0)
+def adam(t, g, m, v, learning_rate, beta1, beta2, epsilon):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    b = jnp.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+    return -learning_rate * m / (jnp.sqrt(v) + epsilon) * b, m, v
+
+
+@_rule(0.0, 0.0)
+def nadam(t, g, m, v, learning_rate, beta1, beta2, epsilon):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    b = jnp.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+    ahead = beta1 * m + (1 - beta1) * g
+    return -learning_rate * ahead / (jnp.sqrt(v) + epsilon) * b, m, v
