@@ -1,4 +1,4 @@
-"""Compare an optimizer of your own with tuned baselines: register its rule, name its hyperparameters, run a study.
+"""Compare an optimizer of your own with tuned baselines: register its rule, say what it includes, run a study.
 
 python examples/own_optimizer.py
 """
@@ -25,6 +25,16 @@ lf.register_rule(
     },
 )
 
+
+
+# With a large softness it is momentum, at a learning rate larger by as much.
+def as_momentum(learning_rate, momentum, *, softness):
+    """α_t = s η_t, the same γ"""
+    return {"learning_rate": learning_rate * softness, "momentum": momentum, "softness": softness}
+
+
+inclusion = lf.register_inclusion("momentum", "soft_sign", as_momentum, limit="softness")
+
 study = lf.Study(
     name="own_optimizer",
     workload="quadratic",
@@ -39,12 +49,15 @@ study = lf.Study(
         "soft_sign": {
             "learning_rate": {"log": [1e-4, 1e0]},
             "one_minus_momentum": {"log": [1e-2, 1]},
-            "softness": {"log": [1e-3, 1e1]},
+            "softness": {"log": [1e-3, 1e2]},
         },
     },
 )
 
 if __name__ == "__main__":
+    print(inclusion, "verified:", lf.verify(inclusion).holds)
+    for line in lf.coverage(study).lines():
+        print(line)
     comparison = lf.compare(study, store="levelfield-out/own_optimizer/trials.db")
     for sentence in comparison.sentences():
         print(sentence)

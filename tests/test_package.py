@@ -14,6 +14,7 @@ def test_public_names():
         "Data",
         "Estimate",
         "Hyperparameter",
+        "Inclusion",
         "LevelfieldError",
         "Outcome",
         "Store",
@@ -21,10 +22,15 @@ def test_public_names():
         "Workload",
         "best_of",
         "compare",
+        "coverage",
+        "inclusions",
         "load_study",
         "optimizer",
+        "register_inclusion",
         "register_rule",
         "register_workload",
+        "simulate",
+        "verify",
     }
     for name in lf.__all__:
         assert getattr(lf, name) is not None

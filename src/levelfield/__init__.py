@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from levelfield.rules import Hyperparameter, optimizer, register_rule
     from levelfield.store import Store
     from levelfield.study import Study, load_study
+    from levelfield.taxonomy.coverage import coverage
+    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
+    from levelfield.taxonomy.order import inclusions
+    from levelfield.taxonomy.verify import verify
     from levelfield.workloads import Data, Workload, register_workload
 
 _HOME = {
@@ -28,6 +32,7 @@ _HOME = {
     "Data": "workloads",
     "Estimate": "analysis.best_of",
     "Hyperparameter": "rules",
+    "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",
     "Store": "store",
@@ -35,10 +40,15 @@ _HOME = {
     "Workload": "workloads",
     "best_of": "analysis.best_of",
     "compare": "comparison",
+    "coverage": "taxonomy.coverage",
+    "inclusions": "taxonomy.order",
     "load_study": "study",
     "optimizer": "rules",
+    "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
+    "simulate": "taxonomy.inclusions",
+    "verify": "taxonomy.verify",
 }
 
 __all__ = [
@@ -46,6 +56,7 @@ __all__ = [
     "Data",
     "Estimate",
     "Hyperparameter",
+    "Inclusion",
     "LevelfieldError",
     "Outcome",
     "Store",
@@ -53,10 +64,15 @@ __all__ = [
     "Workload",
     "best_of",
     "compare",
+    "coverage",
+    "inclusions",
     "load_study",
     "optimizer",
+    "register_inclusion",
     "register_rule",
     "register_workload",
+    "simulate",
+    "verify",
 ]
 
 

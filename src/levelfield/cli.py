@@ -88,10 +88,18 @@ def compare(
     executor: Executor = "local",
     store: StoreOption = None,
     out: Out = None,
+    seed_inclusions: Annotated[
+        bool,
+        typer.Option(
+            "--seed-inclusions", help="Also train each special optimizer's best point by the ones that include it."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run what is missing of a study, then print the comparison and write report.html."""
     failure = _run(study, slots, executor, _store(study, store, out))
+    if seed_inclusions:
+        _seed(study, slots, executor, _store(study, store, out))
     _report(study, store, out, as_json)
     if failure:
         raise failure
@@ -149,11 +157,16 @@ def report(
 def check(
     study: "Study",
     measure: Annotated[bool, typer.Option("--measure", help="Train for a moment to estimate the time.")] = False,
+    gradient_scale: Annotated[
+        float | None,
+        typer.Option(metavar="G", min=0.0, help="The gradients' size for coverage.  [default: measured at the start]"),
+    ] = None,
     slots: Slots = "auto",
     as_json: Json = False,
 ) -> None:
-    """Validate a study and say what it costs."""
+    """Validate a study, say what it costs, and which spaces can express which optimizers."""
     from levelfield.runner import cost
+    from levelfield.taxonomy.coverage import coverage
 
     found = cost(study)
     if measure:
@@ -161,12 +174,14 @@ def check(
 
         speed = measure_speed(study, next(iter(study.optimizers)), _slots(slots))
         found |= {"trial_steps_per_second": speed, "hours": found["trial_steps"] / speed / 3600}
+    covered = coverage(study, gradient_scale)
     if as_json:
-        return _print_json(found)
+        return _print_json(found | covered.as_dict())
     typer.echo(f"{study.name}: valid")
     typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {study.eval_interval} steps")
+    width = max(11, *map(len, found["free"]))
     for name, free in found["free"].items():
-        typer.echo(f"  {name:<11} {len(free)} free: {', '.join(free) or 'none'}")
+        typer.echo(f"  {name:<{width}} {len(free)} free: {', '.join(free) or 'none'}")
     typer.echo(
         f"  cost        {len(study.optimizers)} optimizers × {study.pool} trials × {study.steps:,} steps "
         f"= {found['trial_steps']:,} trial-steps, if all are feasible"
@@ -176,6 +191,24 @@ def check(
         typer.echo(f"  time        about {found['hours']:.2g} hours here ({speed:,.0f} trial-steps/s)")
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
+    for line in covered.lines():
+        typer.echo(line)
+
+
+@app.command()
+def taxonomy(as_json: Json = False) -> None:
+    """Draw the inclusions between update rules, and verify each numerically."""
+    from levelfield.taxonomy.verify import verify_all
+
+    found = verify_all()
+    if as_json:
+        _print_json([each.as_dict() for each in found])
+    else:
+        from levelfield.terminal import print_taxonomy
+
+        print_taxonomy(found)
+    if not all(each.holds for each in found):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -301,6 +334,18 @@ def _run(study: "Study", slots: str, executor: str, store: str) -> SearchExhaust
     return None
 
 
+def _seed(study: "Study", slots: str, executor: str, store: str) -> None:
+    from levelfield.comparison import Comparison
+    from levelfield.executors import get_executor
+    from levelfield.store import Store
+    from levelfield.taxonomy.seeding import run_seeds
+
+    with Store.open(store) as opened:
+        chosen = Comparison(study, opened).seeds()
+        for each in run_seeds(chosen, opened, get_executor(executor, _slots(slots))):
+            typer.echo(f"seeded: {each.edge.general} has followed {each.edge.special}'s best trial", err=True)
+
+
 def _status(study: "Study", store: str, as_json: bool) -> None:
     from levelfield.comparison import Comparison
     from levelfield.store import Store
@@ -346,6 +391,8 @@ def _report(study: "Study", store: str | None, out: Path | None, as_json: bool) 
                 "rows": comparison.rows(),
                 "beats": comparison.beats_matrix(),
                 "sentences": comparison.sentences(),
+                "audit": [finding.as_dict() for finding in comparison.audit()],
+                "seeded": [each.as_dict(study.select) for each in comparison.seeded],
                 "report": str(path),
             }
         )

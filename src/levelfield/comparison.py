@@ -13,6 +13,8 @@ from levelfield.executors import get_executor
 from levelfield.runner import Listener, pool_window, run
 from levelfield.store import Store
 from levelfield.study import Study
+from levelfield.taxonomy.audit import Finding, audit
+from levelfield.taxonomy.seeding import Seed, run_seeds, seeds, stored_seeds
 from levelfield.workloads import get_workload
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Comparison:
         self.provenance: list[dict[str, Any]] = []
         self.trials = {}
         self._outcomes = {}
+        self._findings: dict[int, list[Finding]] = {}
         target = Target(study.target.metric, study.target.value) if study.target else None
         for name in study.optimizers:
             identity = study.identity(name)
@@ -43,6 +46,11 @@ class Comparison:
                 target,
             )
             self.provenance += [each for each in store.provenance(identity) if each not in self.provenance]
+        self.seeded = stored_seeds(self.seeds(), store)
+
+    def seeds(self) -> list[Seed]:
+        """The extra trials that ``seed_inclusions`` runs: each special optimizer's best point, by the general one."""
+        return seeds(self.study, {name: outcome.best_trial for name, outcome in self._outcomes.items()})
 
     def outcome(self, optimizer: str) -> Outcome:
         if optimizer not in self._outcomes:
@@ -99,6 +107,13 @@ class Comparison:
             row["best_hyperparameters"] = show_hyperparameters(row["best_hyperparameters"])
         return polars.DataFrame(rows, infer_schema_length=None)
 
+    def audit(self, k: int | None = None) -> list[Finding]:
+        """For each inclusion between the optimizers: is the general one's best of k no worse?"""
+        k = k or self.study.trials
+        if k not in self._findings:
+            self._findings[k] = audit(self, k)
+        return self._findings[k]
+
     def sentences(self) -> list[str]:
         """What the numbers say, in words."""
         from levelfield.words import sentences
@@ -125,9 +140,11 @@ def compare(
     slots: int | None = None,
     executor: str = "local",
     listener: Listener | None = None,
+    seed_inclusions: bool = False,
 ) -> Comparison:
     """Run what is missing of a study, then compare. Optimizers whose pool cannot be filled are compared as far
-    as they got; ``comparison.complete`` tells.
+    as they got; ``comparison.complete`` tells. With ``seed_inclusions``, each general optimizer also trains its
+    special ones' best points, as extra trials that take no part in the statistics (``comparison.seeded``).
     """
     chosen = get_executor(executor, slots)
     chosen.check(study)
@@ -135,7 +152,10 @@ def compare(
     try:
         with suppress(SearchExhausted):  # a result, not an accident: the comparison shows what there is
             run(study, opened, chosen, listener)
-        return Comparison(study, opened)
+        comparison = Comparison(study, opened)
+        if seed_inclusions:
+            comparison.seeded = list(run_seeds(comparison.seeds(), opened, chosen))
+        return comparison
     finally:
         if opened is not store:
             opened.close()

@@ -27,6 +27,7 @@ class Hyperparameter:
     open: bool = False  # whether low itself is excluded
     traced: bool = True  # may differ from trial to trial; otherwise it is part of the program
     numeric: bool = True
+    default: Any = None  # what it is where nothing is said, if it need not be
 
 
 POSITIVE = Hyperparameter(low=0.0, open=True)
@@ -41,6 +42,7 @@ class Rule:
     name: str
     hyperparameters: Mapping[str, Hyperparameter]
     build: Callable[..., Any] | str  # a callable, or "module:function", imported when needed
+    scheduled: bool = False  # whether more than the learning rate may be a function of the step
 
     def __call__(self, **hyperparameters: Any) -> Any:
         """The optax.GradientTransformation of this rule."""
@@ -77,7 +79,9 @@ def check_domain(axis: Axis, about: Hyperparameter) -> None:
 
 
 def _paper(name: str, **hyperparameters: Hyperparameter) -> Rule:
-    return Rule(name, {"learning_rate": POSITIVE, **hyperparameters}, f"levelfield.training.rules:{name}")
+    return Rule(
+        name, {"learning_rate": POSITIVE, **hyperparameters}, f"levelfield.training.rules:{name}", scheduled=True
+    )
 
 
 _RULES = {
@@ -114,8 +118,8 @@ def get_rule(name: str) -> Rule:
 def optimizer(name: str, **hyperparameters: Any) -> Any:
     """A rule as an optax.GradientTransformation, by the paper's names.
 
-    ``learning_rate`` is a number or a function from the step to a number; the others are momentum, rho, beta1,
-    beta2 and epsilon, as the rule has them. ``optax.<name>`` gives optax's own optimizer.
+    Each hyperparameter (learning_rate, momentum, rho, beta1, beta2, epsilon, as the rule has them) is a number or
+    a function from the step to a number. ``optax.<name>`` gives optax's own optimizer, by optax's names.
 
     >>> optimizer("adma", learning_rate=1e-3)
     Traceback (most recent call last):
@@ -138,6 +142,7 @@ def _optax_rule(name: str) -> Rule:
             # Switches and whole numbers steer Python code in optax; everything else is arithmetic.
             traced=not isinstance(parameter.default, bool | int | str),
             numeric=isinstance(parameter.default, float) or parameter.name == "learning_rate",
+            default=None if parameter.default is parameter.empty else parameter.default,
         )
         for parameter in parameters.values()
     }

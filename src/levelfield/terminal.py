@@ -1,14 +1,18 @@
-"""A comparison in the terminal: the table, and what it says in words."""
+"""Results in the terminal: a comparison as a table and in words, the taxonomy as a tree."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
 
 from levelfield.comparison import Comparison
-from levelfield.words import show_hyperparameters, show_metric
+from levelfield.taxonomy.verify import Verification
+from levelfield.words import seeded_sentences, show_hyperparameters, show_metric
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -19,6 +23,60 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print()
     for sentence in comparison.sentences():
         console.print(sentence, highlight=False, markup=False)
+    if seeded := seeded_sentences(comparison):
+        console.print("\nSeeded by inclusions, extra trials that take no part in the statistics:")
+        for sentence in seeded:
+            console.print(f"  {sentence}", highlight=False, markup=False)
+
+
+def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:
+    """The inclusion graph: below each rule those that include it; then what the verification found."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 120
+    included = {each.inclusion.general for each in verifications}
+    roots = dict.fromkeys(each.inclusion.special for each in verifications if each.inclusion.special not in included)
+    drawn: set[str] = set()
+    for root in roots:
+        tree = Tree(Text(root, "bold"), guide_style="dim")
+        _grow(tree, root, verifications, drawn)
+        console.print(tree)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("inclusion", no_wrap=True)
+    table.add_column("witness")
+    for heading in ("error", "order", "float32 stops at"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in verifications:
+        table.add_row(*_verified(each))
+    console.print()
+    console.print(table)
+    verified = sum(each.holds for each in verifications)
+    console.print(f"\n{verified} of {len(verifications)} inclusions verified on random gradients.", highlight=False)
+
+
+def _grow(tree: Tree, rule: str, verifications: Sequence[Verification], drawn: set[str]) -> None:
+    """Add the rules that include a rule; one that has been drawn before is not followed again."""
+    drawn.add(rule)
+    above = [each.inclusion for each in verifications if each.inclusion.special == rule]
+    for general in dict.fromkeys(each.general for each in above):
+        label = Text(general, "bold").append("  " + ", ".join(e.how for e in above if e.general == general), "dim")
+        again = general in drawn and any(each.inclusion.special == general for each in verifications)
+        branch = tree.add(label.append("  (as above)", "dim") if again else label)
+        if general not in drawn:
+            _grow(branch, general, verifications, drawn)
+
+
+def _verified(found: Verification) -> list[Text]:
+    way = found.inclusion
+    mark = Text("✓", "green") if found.holds else Text("✗", "bold red")
+    witness = f"{way.equations}{'' if way.lifts else ' (constant rate)'}"
+    if way.limit:
+        witness = f"{way.how}, {witness}"
+    order = "" if way.exact else "none" if found.order is None else f"{found.order:.1f}"
+    stops = "" if found.single_stops is None else f"{found.single_stops:.0e} ({found.single_error:.0e})"
+    error = f"{found.error:.0e}" if found.error else "0"
+    return [mark, *map(Text, (f"{way.special} ⊆ {way.general}", witness, error, order, stops))]
 
 
 def _table(comparison: Comparison) -> Table:

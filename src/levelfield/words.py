@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ def show_number(value: Any) -> str:
 
     >>> show_number(0.000123456), show_number(0.13), show_number(1234.5), show_number(float("nan"))
     ('1.23e-04', '0.13', '1234', '–')
+    >>> show_number(1e-8)
+    '1e-08'
     >>> show_number(0.9996789)
     '0.99968'
     """
@@ -29,7 +32,7 @@ def show_number(value: Any) -> str:
         return f"{value:.{1 - math.floor(math.log10(1 - value))}f}".rstrip("0")
     if value == 0 or 1e-3 <= abs(value) < 1e3:
         return f"{value:.3g}"
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else f"{value:.2e}"
+    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else re.sub(r"\.?0+e", "e", f"{value:.2e}")
 
 
 def show_metric(metric: str, value: float) -> str:
@@ -43,7 +46,7 @@ def show_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
     """The learning rate first, its schedule last.
 
     >>> show_hyperparameters({"decay_steps": 0.5, "epsilon": 1e-8, "learning_rate": 0.1})
-    'learning_rate 0.1, epsilon 1.00e-08, decay_steps 0.5'
+    'learning_rate 0.1, epsilon 1e-08, decay_steps 0.5'
     """
     order = sorted(hyperparameters, key=lambda name: (name.startswith("decay_"), name != "learning_rate"))
     return ", ".join(f"{name} {show_number(hyperparameters[name])}" for name in order)
@@ -65,7 +68,7 @@ def sentences(comparison: Comparison) -> list[str]:
             said.append(f"{name}'s pool is not full: {len(outcome.pool)} of {study.pool} feasible trials.")
     if study.target and ready:
         said.append(_target(comparison, list(ready)))
-    return said
+    return said + _inclusions(comparison)
 
 
 def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
@@ -94,6 +97,29 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
     if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
+    return said
+
+
+def _inclusions(comparison: Comparison) -> list[str]:
+    """What the audit found."""
+    findings = [finding for finding in comparison.audit() if finding.verdict != "unknown"]
+    if not findings:
+        return []
+    verdicts = [finding.verdict.value for finding in findings]
+    counts = [f"{verdicts.count(each) or 'none'} {each}" for each in ("consistent", "no separation", "violated")]
+    return [
+        f"Inclusions, each general optimizer against its special case: {listed(counts)}.",
+        *(str(finding) for finding in findings if finding.verdict == "violated"),
+    ]
+
+
+def seeded_sentences(comparison: Comparison) -> list[str]:
+    """What became of the extra trials at special optimizers' best points."""
+    select = comparison.study.select
+    said = []
+    for each in comparison.seeded:
+        own, followed = (show_metric(select, trial.curve.final(select)) for trial in (each.trial, each.followed))
+        said.append(f"{each.edge.general} following {each.edge.special}'s best trial ({followed}): {own}")
     return said
 
 

@@ -52,7 +52,7 @@ class Outcome:
             raise UnknownName.of("metric", name, self.metrics)
         return np.array([trial.curve.final(name) for trial in self.pool], float)
 
-    def _ranked(self, metric: str | None = None) -> np.ndarray:
+    def ranked(self, metric: str | None = None) -> np.ndarray:
         """The same, such that lower is better; a trial without a finite value comes last."""
         values = self._sign(metric or self.select) * self.values(metric)
         return np.where(np.isnan(values), np.inf, values)
@@ -67,8 +67,8 @@ class Outcome:
             return NOTHING
         reported = self.values(metric)
         if bootstrap is not None:
-            return bootstrap_best(self._ranked(), reported, k, bootstrap, seed)
-        return estimate(reported, weights(self._ranked(), k))
+            return bootstrap_best(self.ranked(), reported, k, bootstrap, seed)
+        return estimate(reported, weights(self.ranked(), k))
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -98,7 +98,7 @@ class Outcome:
 
     def beats(self, other: Outcome, k: int) -> float:
         """P(this optimizer's best of k is strictly better than the other's)."""
-        return probability_better(self._ranked(), other._ranked(), k)
+        return probability_better(self.ranked(), other.ranked(), k)
 
     @property
     def test_metric(self) -> str | None:
@@ -109,7 +109,7 @@ class Outcome:
     @property
     def best_trial(self) -> Trial | None:
         """The best of the pool; the first of several."""
-        return self.pool[int(np.argmin(self._ranked()))] if self.pool else None
+        return self.pool[int(np.argmin(self.ranked()))] if self.pool else None
 
     @property
     def infeasible_share(self) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from levelfield.analysis.outcomes import Outcome
 from levelfield.space import Axis, Choice, Log
+from levelfield.taxonomy.order import reduction
 from levelfield.words import show_number
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444", "#B8A900")
 _SHOWN_CURVES = 50  # of each optimizer, besides its best
 _LOSS_SPAN = 3.0  # losses further than this factor from the median of the pools' finals are drawn at the border
+_VERDICTS = {  # verdict → colour and dashes
+    "consistent": ("#009E73", [1, 0]),
+    "no separation": ("#999999", [6, 4]),
+    "violated": ("#D55E00", [1, 0]),
+    "unknown": ("#cccccc", [2, 3]),
+}
+_NUMBERS = {"worse": ".0%", "better": ".0%", "p_value": ".2g"}
 
 
 def charts(comparison: Comparison) -> dict[str, Any]:
@@ -34,6 +42,8 @@ def charts(comparison: Comparison) -> dict[str, Any]:
         "best-of-k": _best_of_k(comparison, names, colours),
         "curves": _curves(comparison, names, colours),
     }
+    if comparison.audit():
+        found["inclusions"] = _inclusions(comparison, colours)
     for name in names:
         if any(comparison.study.optimizer(name).space.free):
             found[f"hyperparameters-{name}"] = _hyperparameters(comparison, name, colours)
@@ -102,6 +112,70 @@ def _curves(comparison: Comparison, names: list[str], colours: Any) -> Any:
         .properties(width=215, height=150)
         .facet(facet=alt.Facet("optimizer:N", sort=names, title=None), columns=3)
     )
+
+
+def _inclusions(comparison: Comparison, colours: Any) -> Any:
+    """The inclusion graph, each edge from the special to the general optimizer, coloured by the audit's verdict."""
+    findings = {(each.edge.special, each.edge.general): each for each in comparison.audit()}
+    drawn = reduction([each.edge for each in findings.values()])
+    places = layout([(edge.special, edge.general) for edge in drawn])
+    lines: list[dict[str, Any]] = []
+    for edge in drawn:
+        finding = findings[edge.special, edge.general]
+        start, end = places[edge.special], places[edge.general]
+        about = {"inclusion": f"{edge.special} ⊆ {edge.general}", "verdict": finding.verdict.value}
+        numbers = {key: None if math.isnan(v) else v for key, v in finding.as_dict().items() if isinstance(v, float)}
+        lines.append({"x": start[0], "y": start[1], "x2": end[0], "y2": end[1]} | about | numbers)
+    nodes = [{"optimizer": name, "x": column, "y": row} for name, (column, row) in places.items()]
+    x, y = (alt.X("x:Q", axis=None, scale=alt.Scale(padding=60)), alt.Y("y:Q", axis=None, scale=alt.Scale(padding=30)))
+    verdicts = list(_VERDICTS)
+    seen = [verdict for verdict in verdicts if any(line["verdict"] == verdict for line in lines)]
+    edges = (
+        alt.Chart(alt.Data(values=lines))
+        .mark_rule(strokeWidth=3)
+        .encode(
+            x=x,
+            y=y,
+            x2="x2:Q",
+            y2="y2:Q",
+            color=alt.Color(
+                "verdict:N",
+                scale=alt.Scale(domain=verdicts, range=[_VERDICTS[verdict][0] for verdict in verdicts]),
+                legend=alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolStrokeWidth=3, values=seen),
+            ),
+            strokeDash=alt.StrokeDash(
+                "verdict:N",
+                scale=alt.Scale(domain=verdicts, range=[_VERDICTS[verdict][1] for verdict in verdicts]),
+                legend=None,
+            ),
+            tooltip=["inclusion:N", "verdict:N"]
+            + [alt.Tooltip(f"{key}:Q", format=form) for key, form in _NUMBERS.items()],
+        )
+    )
+    base = alt.Chart(alt.Data(values=nodes)).encode(x="x:Q", y="y:Q")
+    points = base.mark_circle(size=160, opacity=1).encode(
+        color=alt.Color("optimizer:N", scale=colours, legend=None), tooltip="optimizer:N"
+    )
+    labels = base.mark_text(dy=-15, fontWeight="bold").encode(text="optimizer:N")
+    height = 60 + 50 * len({y for _, y in places.values()})
+    whole = alt.layer(edges, points + labels, view=alt.ViewConfig(stroke=None)).resolve_scale(color="independent")
+    return whole.properties(width=700, height=height)
+
+
+def layout(pairs: list[tuple[str, str]]) -> dict[str, tuple[float, float]]:
+    """Where the optimizers stand: each to the right of all that it includes, those of a column spread evenly.
+
+    >>> layout([("sgd", "momentum"), ("sgd", "nesterov"), ("momentum", "adam")])
+    {'sgd': (0, 0.0), 'momentum': (1, 0.5), 'nesterov': (1, -0.5), 'adam': (2, 0.0)}
+    """
+    column = {name: 0 for pair in pairs for name in pair}
+    for _ in column:  # longest paths; optimizers that include each other stop moving after that many rounds
+        for special, general in pairs:
+            if (general, special) not in pairs:
+                column[general] = max(column[general], column[special] + 1)
+    members = {place: [name for name in column if column[name] == place] for place in column.values()}
+    middle = {place: (len(names) - 1) / 2 for place, names in members.items()}
+    return {name: (place, middle[place] - members[place].index(name)) for name, place in column.items()}
 
 
 def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,8 @@ import jinja2
 
 from levelfield.errors import UsageError
 from levelfield.report.charts import charts, space_rows
-from levelfield.words import show_hyperparameters, show_metric
+from levelfield.taxonomy.audit import Finding
+from levelfield.words import seeded_sentences, show_hyperparameters, show_metric
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
@@ -24,6 +25,10 @@ _TITLES = {
         "The trial that a tuner with K trials would select: mean and 5th to 95th percentile.",
     ),
     "best-of-k": ("How many trials", "The best of K trials against K. Click the legend to single one out."),
+    "inclusions": (
+        "Inclusions",
+        "From left to right, each optimizer to those that can follow it: tuned well enough, they are never worse.",
+    ),
     "curves": ("Learning curves", "Each optimizer's best trial over the others of its pool."),
 }
 
@@ -69,7 +74,9 @@ def render(comparison: Comparison) -> str:
         sentences=comparison.sentences(),
         complete=comparison.complete,
         rows=[_shown(comparison, row) for row in comparison.rows()],
-        charts=[name for name in found if name in _TITLES],
+        charts=[name for name in _TITLES if name in found],
+        findings=[_shown_finding(finding) for finding in comparison.audit()],
+        seeded=seeded_sentences(comparison),
         panels=[name for name in found if name not in _TITLES],
         titles=_TITLES,
         specs=_script_json({name: chart.to_dict() for name, chart in found.items()}),
@@ -94,6 +101,20 @@ def _shown(comparison: Comparison, row: dict[str, Any]) -> dict[str, str]:
         "steps": f"{row['steps_mean']:,.0f} ({reached:.0%})" if reached > 0 else "–",
         "trials": f"{row['feasible']} of {row['tried']}",
         "hyperparameters": show_hyperparameters(row["best_hyperparameters"]),
+    }
+
+
+def _shown_finding(finding: Finding) -> dict[str, str]:
+    def percent(value: float) -> str:
+        return "–" if value != value else f"{value:.0%}"
+
+    return {
+        "inclusion": f"{finding.edge.special} ⊆ {finding.edge.general}",
+        "worse": percent(finding.worse),
+        "better": percent(finding.better),
+        "p": "–" if finding.p_value != finding.p_value else f"{finding.p_value:.2g}",
+        "verdict": finding.verdict.value,
+        "evidence": "; ".join(finding.evidence),
     }
 
 
