@@ -20,7 +20,7 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/statistics.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/statistics.md", "docs/taxonomy.md"])
 def test_python_in_documents_runs(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert blocks(document, "python")
@@ -46,6 +46,11 @@ def test_every_command_is_in_the_readme():
     named = {word for line in commands.splitlines() for word in re.findall(r"[a-z]+", line.split("#")[0])}
     for command in app.registered_commands:
         assert (command.name or command.callback.__name__) in named
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)
+def test_example_studies_are_valid(path):
+    assert lf.load_study(path).description
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

@@ -106,7 +106,9 @@ def _inclusions(comparison: Comparison) -> list[str]:
     if not findings:
         return []
     verdicts = [finding.verdict.value for finding in findings]
-    counts = [f"{verdicts.count(each) or 'none'} {each}" for each in ("consistent", "no separation", "violated")]
+    counts = [
+        f"{verdicts.count(each)} {each}" for each in ("consistent", "no separation", "violated") if each in verdicts
+    ]
     return [
         f"Inclusions, each general optimizer against its special case: {listed(counts)}.",
         *(str(finding) for finding in findings if finding.verdict == "violated"),
