@@ -159,7 +159,7 @@ def check(
     measure: Annotated[bool, typer.Option("--measure", help="Train for a moment to estimate the time.")] = False,
     gradient_scale: Annotated[
         float | None,
-        typer.Option(metavar="G", min=0.0, help="The gradients' size for coverage.  [default: measured at the start]"),
+        typer.Option(metavar="G", help="The gradients' size for coverage.  [default: measured at the start]"),
     ] = None,
     slots: Slots = "auto",
     as_json: Json = False,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from levelfield.errors import UsageError
 from levelfield.space import Choice, Hyperparameters, Log, Space
 from levelfield.study import SCHEDULES, Study
 from levelfield.taxonomy.inclusions import Inclusion
@@ -23,6 +24,7 @@ from levelfield.words import show_number
 TOLERANCE = 0.1
 POINTS = 128
 _STEPS, _PARAMETERS = 40, 4
+_FAR = 1e3  # lengths of a range
 _DECADES = np.arange(-12, 12.5, 0.5)  # where a limit parameter is looked for, besides the general space's range
 
 
@@ -99,11 +101,12 @@ class _Images:
         shape = (len(points), *(len(value) for value in opens.values() if np.ndim(value)))  # × limit parameters
         places = [needed(values, one, shape) for one in self.axes]
         beyond = [[overshoot(one, at) for at in each] for one, each in zip(self.axes, places, strict=True)]
-        far = np.sum(beyond, axis=0).reshape(len(points), -1)
+        # What no range would hold counts as far, but not so far as to hide all else.
+        far = np.minimum(beyond, _FAR).sum(0).reshape(len(points), -1)
         if way.limit:
             far = np.where(_follows(study, edge, way, points, opens, scale), far, np.inf)
         self.covered = far.min(1) == 0
-        self.distance = float(np.minimum(far.min(1), 1e6).sum())
+        self.distance = far.min(1).sum()
         # Of each point's images, the one that needs the least beyond the ranges.
         chosen = np.arange(len(points)) * far.shape[1] + far.argmin(1)
         self.places = [[each[i] for i in chosen] for each in places]
@@ -215,6 +218,8 @@ class StudyCoverage:
 def coverage(study: Study, scale: float | None = None) -> StudyCoverage:
     """The coverage of every inclusion of a study. ``scale`` is the size of the gradients' entries; measured if not
     given."""
+    if scale is not None and not 0 < scale < math.inf:
+        raise UsageError(f"gradient scale {scale:g}: give the positive size of a gradient's entries")
     found = inclusions(study)
     if scale is None and any(way.limit for edge in found for way in edge.ways):
         scale = gradient_scale(study)

@@ -192,7 +192,7 @@ def _left_out(study: Study, theirs: Optimizer, values: Mapping[str, Any], opened
     """What the general optimizer's space does not name stays at its default: that must be the value it needs."""
     known = {**get_workload(study.workload).hyperparameters, **theirs.rule.hyperparameters}
     found = []
-    for name in values.keys() - set(theirs.space.names) - opened:
+    for name in sorted(values.keys() - set(theirs.space.names) - opened):
         default = known[name].default if name in known else None
         if not np.all(np.asarray(values[name]) == default):
             found.append(f"{name} is not in its space" if default is None else f"{name} stays at {default}")
