@@ -146,7 +146,7 @@ class Slots:
         if self._evaluate:
             self._held, _ = self._program.advance(self._held)
         else:
-            self._held = self._program._train(self._held, self._program._common.data.train)
+            self._held = self._program.train(self._held)
         jax.block_until_ready(self._held)
         return self.slots * self._interval
 

@@ -631,3 +631,50 @@ def test_a_file_that_does_not_exist_is_refused(tmp_path):
 def test_an_unknown_built_in_study_gets_a_suggestion(name):
     with pytest.raises(UnknownName, match=rf"study.*'{name}'; did you mean 'fashion_mini'"):
         lf.load_study(name)
+
+
+# Studies in small
+
+
+def test_scaling_shrinks_steps_trials_pool_and_evaluations_together():
+    study = small(steps=1000, trials=50, pool=250, eval_interval=100).scaled(0.02)
+    assert (study.steps, study.trials, study.pool, study.eval_interval) == (20, 1, 5, 2)
+    assert study.scale == 0.02
+    assert study.name.endswith("_0.02x")
+    assert study.spec()["optimizers"] == small().spec()["optimizers"]
+
+
+def test_a_scaled_study_has_trials_of_its_own():
+    study = small(steps=1000)
+    (name, *_) = study.optimizers
+    assert study.scaled(0.5).identity(name) != study.identity(name)
+    assert study.scaled(1).identity(name) == study.identity(name)
+
+
+def test_a_scaled_study_survives_being_written_and_read():
+    study = small(steps=1000).scaled(0.1)
+    assert lf.Study(**tomllib.loads(study.to_toml())).spec() == study.spec()
+
+
+@pytest.mark.parametrize("factor", [0, -1, 1.5, float("nan")])
+def test_a_scale_that_is_no_share_is_refused(factor):
+    with pytest.raises(StudyError, match="scale"):
+        small().scaled(factor)
+
+
+# Corrections
+
+
+def test_a_correction_is_kept_beside_its_axis_and_defines_no_trial():
+    plain = with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]})
+    marked = with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected={"learning_rate": "printed 1e4"})
+    (name,) = marked.optimizers
+    assert marked.optimizer(name).corrected == {"learning_rate": "printed 1e4"}
+    assert lf.Study(**tomllib.loads(marked.to_toml())).optimizer(name).corrected == {"learning_rate": "printed 1e4"}
+    assert marked.identity(name) == plain.identity(name)
+
+
+@pytest.mark.parametrize("corrected", [{"learning_rat": "a slip"}, {"epsilon": "no axis"}, "learning_rate"])
+def test_a_correction_of_nothing_is_refused(corrected):
+    with pytest.raises(lf.LevelfieldError, match=r"learning_rat|epsilon|no table"):
+        with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected=corrected)

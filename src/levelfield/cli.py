@@ -39,6 +39,9 @@ Pool = Annotated[int | None, typer.Option("--pool", metavar="N", help="Feasible 
 Steps = Annotated[int | None, typer.Option("--steps", metavar="S", help="Training steps of a trial.")]
 Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Only these optimizers of the study.")]
 Seed = Annotated[int | None, typer.Option(help="The study's seed.")]
+Scale = Annotated[
+    float | None, typer.Option(metavar="F", help="Shrink steps, trials and pool together, to try a study's whole path.")
+]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Trials trained side by side.")]
 Executor = Annotated[str, typer.Option(help="Where to train: local.")]
 StoreOption = Annotated[
@@ -56,10 +59,14 @@ def _study(
     steps: Steps = None,
     optimizers: Optimizers = None,
     seed: Seed = None,
+    scale: Scale = None,
 ) -> "Study":
     from levelfield.study import load_study
 
-    chosen = load_study(study).replace(trials=trials, pool=pool, steps=steps, seed=seed)
+    chosen = load_study(study)
+    if scale is not None:
+        chosen = chosen.scaled(scale)
+    chosen = chosen.replace(trials=trials, pool=pool, steps=steps, seed=seed)
     return chosen.only([name.strip() for name in optimizers.split(",")]) if optimizers else chosen
 
 

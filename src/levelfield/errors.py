@@ -6,7 +6,8 @@ LevelfieldError
 │   ├── SpaceError        a search space, or a hyperparameter in it
 │   ├── UnknownName       a name that does not exist, with the closest ones that do
 │   └── StoreError        a store that is none, cannot be used, or is newer than this version
-└── SearchExhausted       no more points to try, and the pool is still not full (exit code 1)
+├── SearchExhausted       no more points to try, and the pool is still not full (exit code 1)
+└── OutOfMemory           not even one trial fits on the device (exit code 1)
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class StoreError(UsageError):
 
 
 class SearchExhausted(LevelfieldError):
+    pass
+
+
+class OutOfMemory(LevelfieldError):
     pass
 
 

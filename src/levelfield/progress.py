@@ -64,6 +64,8 @@ class RunProgress:
 
     def advance(self, optimizer: str, progress: Progress) -> None:
         row = self._rows[optimizer]
+        if progress.note:
+            self._console.print(f"{optimizer}: {progress.note}", highlight=False, soft_wrap=True)
         row.running = progress.running
         self._trial_steps += progress.trial_steps
         self._training += progress.seconds

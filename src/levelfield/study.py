@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,12 +37,14 @@ class Optimizer:
     schedule: str
     space: Space
     protocol: str = ""
+    corrected: Mapping[str, str] = field(default_factory=dict)  # axis → what its source had printed wrongly
 
     def spec(self) -> dict[str, Any]:
         """The optimizer as a study file writes it, its schedule's table apart."""
         schedule = {name: dim for name, dim in self.space.spec().items() if name in SCHEDULES[self.schedule]}
         table = {name: dim for name, dim in self.space.spec().items() if name not in schedule}
-        about = {"rule": self.rule.name} | ({"protocol": self.protocol} if self.protocol else {})
+        about: dict[str, Any] = {"rule": self.rule.name} | ({"protocol": self.protocol} if self.protocol else {})
+        about |= {"corrected": dict(self.corrected)} if self.corrected else {}
         return about | table | {"schedule": {"kind": self.schedule} | schedule}
 
 
@@ -77,6 +79,7 @@ class Study(BaseModel):
     target: Target | None = None
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     search: Literal["quasirandom", "grid"] = "quasirandom"
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of another study: less than 1 marks a try, not a result
     schedule: dict[str, Any] = {"kind": "constant"}
     optimizers: dict[str, Any]
 
@@ -149,6 +152,20 @@ class Study(BaseModel):
                 for name, table in content["optimizers"].items()
             }
         return Study(**content | {key: value for key, value in changes.items() if value is not None})
+
+    def scaled(self, factor: float) -> Study:
+        """The study in small, to try its whole path: steps, trials, pool and evaluations shrink together.
+
+        Schedules shrink with the steps, since their lengths are shares of them.
+        """
+        if not 0 < factor <= 1:
+            raise StudyError(f"scale = {factor:g}: give a share of the study, above 0 and at most 1")
+
+        def shrunk(count: int) -> int:
+            return max(1, round(count * factor))
+
+        counts = {name: shrunk(getattr(self, name)) for name in ("steps", "trials", "pool", "eval_interval")}
+        return self.replace(name=f"{self.name}_{factor:g}x", scale=self.scale * factor, **counts)
 
     def only(self, names: Iterable[str]) -> Study:
         """The study with some of its optimizers."""
@@ -243,6 +260,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     table = dict(table)
     rule = get_rule(_text(table, "rule", name))
     protocol = _text(table, "protocol", "")
+    corrected = table.pop("corrected", {})
     own = table.pop("schedule", {})
     if not isinstance(own, Mapping):
         raise StudyError(f'schedule = {own!r} is no table: write schedule = {{ kind = "linear", … }}')
@@ -270,7 +288,12 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     for needed, about in known.items():
         if about.required and needed not in space.names:
             raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")
-    return Optimizer(name, rule, kind, space, protocol)
+    if not isinstance(corrected, Mapping):
+        raise StudyError(f"corrected = {corrected!r} is no table from a hyperparameter to what was corrected")
+    for key in corrected:
+        if key not in (keys := [one.key for one in space]):
+            raise UnknownName.of("axis of this space", key, keys)
+    return Optimizer(name, rule, kind, space, protocol, {key: str(text) for key, text in corrected.items()})
 
 
 def _text(table: dict[str, Any], key: str, default: str) -> str:

@@ -58,6 +58,8 @@ def sentences(comparison: Comparison) -> list[str]:
     outcomes = {name: comparison.outcome(name) for name in study.optimizers}
     ready = {name: outcome for name, outcome in outcomes.items() if outcome.pool}
     said = []
+    if study.scale < 1:
+        said.append(f"Scaled to {study.scale:.2g} of the study's steps, trials and pool: a try of its path, no result.")
     for name in outcomes.keys() - ready.keys():
         tried = outcomes[name].tried
         said.append(f"{name} has no feasible trial ({tried} tried): it takes no part in what follows.")

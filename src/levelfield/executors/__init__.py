@@ -23,6 +23,10 @@ class Progress(Protocol):
     def trial_steps(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def note(self) -> str:
+        """What the user should know; mostly nothing."""
+        ...
 
 
 class Executor(Protocol):

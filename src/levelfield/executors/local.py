@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -10,6 +11,7 @@ from typing import Any
 
 import jax
 
+from levelfield.errors import OutOfMemory
 from levelfield.search import Search
 from levelfield.study import Study
 from levelfield.training.program import Job, check_batch_size, program, use_every_core
@@ -27,7 +29,35 @@ class LocalExecutor:
         check_batch_size(get_workload(study.workload), study.batch_size)
 
     def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Segment]:
-        return train(program(job(study, optimizer), self._count(study)), take)
+        """Train the points. Where memory does not suffice, go on with fewer slots, and say so."""
+        slots, out, again = self._count(study), dict[int, Point](), list[Point]()
+
+        def next_point() -> Point | None:
+            point = again.pop(0) if again else take()
+            if point:
+                out[point.index] = point
+            return point
+
+        while True:
+            try:
+                compiled = program(job(study, optimizer), slots)
+                if (fitting := _fitting(compiled.memory, slots)) < slots:
+                    yield Segment([], 0, 0, 0.0, f"{slots} slots need more memory than there is: taking {fitting}")
+                    slots = fitting
+                    continue
+                for segment in train(compiled, next_point):
+                    for trial in segment.finished:
+                        del out[trial.point.index]
+                    yield segment
+                return
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                if slots == 1:
+                    raise OutOfMemory(f"{study.workload}: one trial at batch {study.batch_size} does not fit") from None
+                again[:] = [out[index] for index in sorted(out)]
+                yield Segment([], 0, 0, 0.0, f"out of memory with {slots} slots: going on with {slots // 2}")
+                slots //= 2
 
     def _count(self, study: Study) -> int:
         """How many slots: as asked for, or as many as train fastest, but not more than the pool has trials.
@@ -49,6 +79,17 @@ class LocalExecutor:
             "backend": jax.default_backend(),
             "precision": f"float32 (matmul: {matmul})",
         }
+
+
+def _fitting(needed: int, slots: int) -> int:
+    """The most slots, by halving, whose share of the needed memory (of a device, in bytes) the device has."""
+    device = jax.local_devices()[0]
+    stats = device.memory_stats() or {}
+    have = stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fitting = slots
+    while fitting > 1 and needed * fitting / slots > have:
+        fitting //= 2
+    return fitting
 
 
 def _fastest(workload: Workload) -> int:

@@ -288,4 +288,5 @@ def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
                 text = f"{kind} [{listed}]" if kind != "choice" else f"{{{listed}}}"
             else:
                 text = show_number(spec)
-            yield {"optimizer": name, "rule": optimizer.rule.name, "hyperparameter": one.key, "range": text}
+            about = {"optimizer": name, "rule": optimizer.rule.name, "hyperparameter": one.key, "range": text}
+            yield about | {"corrected": optimizer.corrected.get(one.key, "")}

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 
 from levelfield.space import Hyperparameters
 from levelfield.training.program import Job, _key, load_data
+from levelfield.workloads import Stream
 
 _SEEDS = 4
+_EXAMPLES = 64  # of a batch: enough to tell its size
 
 
 def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
@@ -19,13 +21,16 @@ def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
     """
     workload = job.workload
     train = load_data(workload).train
+    if isinstance(train, Stream):
+        first = next(train.batches(0, min(job.batch_size, _EXAMPLES)))
+    elif workload.sequential:
+        first = jax.tree.map(lambda array: array[0], train)
+    else:
+        first = jax.tree.map(lambda array: array[: min(job.batch_size, _EXAMPLES)], train)
 
     def scale(seed: jax.Array) -> jax.Array:
         params, state = workload.init(_key(seed, 0, 0))
-        if workload.draw:
-            batch = workload.draw(_key(seed, 1, 0), job.batch_size)
-        else:
-            batch = jax.tree.map(lambda array: array[: job.batch_size], train)
+        batch = workload.draw(_key(seed, 1, 0), job.batch_size) if workload.draw else first
         gradients = jax.grad(workload.loss, has_aux=True)(params, state, batch, _key(seed, 2, 0), hyperparameters)[0]
         entries = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gradients)])
         largest = jnp.max(jnp.abs(entries))  # fourth powers of small numbers vanish in float32

@@ -21,12 +21,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.errors import StudyError
 from levelfield.rules import Rule
+from levelfield.training.feeds import Feeds
 from levelfield.training.order import batch_indices
 from levelfield.training.schedules import schedule
-from levelfield.workloads import Data, Workload
+from levelfield.workloads import Data, Pass, Stream, Workload
 
 Hyper = dict[str, Any]
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
+_CHUNK_ON_GPU = 1024  # examples evaluated at once
 
 
 class Job(NamedTuple):
@@ -72,7 +74,13 @@ class _Common:
         count = max(n for n in range(1, min(slots, len(devices)) + 1) if slots % n == 0)
         self.mesh = Mesh(np.array(devices[:count]), ("slots",))
         self.split = NamedSharding(self.mesh, _SPLIT)
-        self.data: Data = jax.device_put(load_data(workload), NamedSharding(self.mesh, _WHOLE))
+        train, evaluation = load_data(workload)
+        self.stream = train if isinstance(train, Stream) else None
+        self.passes = {split: content for split, content in evaluation.items() if isinstance(content, Pass)}
+        held = {split: content for split, content in evaluation.items() if split not in self.passes}
+        whole = NamedSharding(self.mesh, _WHOLE)
+        self.train, self.held = jax.device_put((() if self.stream else train, held), whole)
+        self.metrics = tuple(workload.metrics)
 
         # Trials start on one device: initialisers that call LAPACK, as the orthogonal one does, can wait for
         # each other forever when several CPU devices run them at once.
@@ -81,15 +89,33 @@ class _Common:
         self.model = self.shapes(jax.eval_shape(init, seeds))  # (params, state)
         self.init = init.lower(seeds).compile()
 
-        @self.on_slots
-        def evaluate(model: Any, data: Data) -> jax.Array:
-            return jax.vmap(functools.partial(_evaluate, workload), in_axes=(0, None))(model, data)
+        def evaluate(model: Any, arrays: Any) -> Any:
+            return jax.vmap(functools.partial(_evaluate, workload), in_axes=(0, None))(model, arrays)
 
-        self.evaluate = jax.jit(evaluate).lower(self.model, self.data).compile()
+        self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
 
-    def on_slots(self, function: Any) -> Any:
+        def evaluate_batch(model: Any, batch: Any) -> Any:
+            return jax.vmap(lambda params, state: workload.evaluate(params, state, batch))(*model)
+
+        self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
+
+    def on_slots(self, function: Any, data: PartitionSpec = _WHOLE) -> Any:
         """A function of slots and data, run where the slots are."""
-        return jax.shard_map(function, mesh=self.mesh, in_specs=(_SPLIT, _WHOLE), out_specs=_SPLIT, check_vma=False)
+        return jax.shard_map(function, mesh=self.mesh, in_specs=(_SPLIT, data), out_specs=_SPLIT, check_vma=False)
+
+    def evaluate(self, model: Any) -> np.ndarray:
+        """The metrics of all slots (slots × metrics)."""
+        found = dict(jax.device_get(self._evaluate(model, self.held)))
+        for split, content in self.passes.items():
+            sums: dict[str, Any] = {}
+            examples = 0
+            for batch in content.batches(_CHUNK_ON_GPU):
+                n = len(jax.tree.leaves(batch)[0])
+                examples += n
+                for name, mean in jax.device_get(self._evaluate_batch(model, batch)).items():
+                    sums[f"{split}_{name}"] = sums.get(f"{split}_{name}", 0.0) + n * mean
+            found |= {name: total / examples for name, total in sums.items()}
+        return np.stack([np.asarray(found[name], np.float32) for name in self.metrics], axis=1)
 
     def shapes(self, tree: Any) -> Any:
         """The tree's shapes, split over the devices."""
@@ -104,6 +130,7 @@ class Program:
         self.metrics = tuple(job.workload.metrics)
         check_batch_size(job.workload, job.batch_size)
         self._common = common = _common(job.workload, slots)
+        self._feeds = Feeds(common.stream, slots, job.batch_size, job.eval_interval) if common.stream else None
 
         def fill(held: Slot, fresh: jax.Array, seeds: jax.Array, hyperparameters: Hyper, model: Any) -> Slot:
             started = jax.vmap(functools.partial(_start, job))(seeds, hyperparameters, model)
@@ -113,9 +140,12 @@ class Program:
 
             return jax.tree.map(choose, started, held)
 
-        @common.on_slots
-        def train(held: Slot, data: Any) -> Slot:
-            return jax.vmap(functools.partial(_train, job), in_axes=(0, None))(held, data)
+        if self._feeds:
+            batches = common.shapes(self._feeds.shapes)
+            train = common.on_slots(jax.vmap(functools.partial(_train_on, job)), _SPLIT)
+        else:
+            batches = common.train
+            train = common.on_slots(jax.vmap(functools.partial(_train, job), in_axes=(0, None)))
 
         def of(dtype: Any) -> Any:
             return common.shapes(jax.ShapeDtypeStruct((slots,), dtype))
@@ -126,7 +156,7 @@ class Program:
         # Compiled here, so that what follows is training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0).lower(*arguments).compile()
-        self._train = jax.jit(train, donate_argnums=0).lower(self._held, common.data.train).compile()
+        self._train = jax.jit(train, donate_argnums=0).lower(self._held, batches).compile()
 
     def empty(self) -> Slot:
         """Slots that hold nothing yet."""
@@ -136,13 +166,32 @@ class Program:
         """Start trials in the slots where ``fresh`` is true; the others stay as they are."""
         seeds = seeds.astype(np.uint32)
         numbers = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
+        if self._feeds:
+            self._feeds.open(fresh, seeds)
         arguments = jax.device_put((fresh, seeds, numbers, self._common.init(seeds)), self._common.split)
         return self._fill(held, *arguments)
 
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
         """Train every slot to its next evaluation: the slots, and their metrics (slots × metrics)."""
-        held = self._train(held, self._common.data.train)
-        return held, np.asarray(self._common.evaluate((held.params, held.state), self._common.data))
+        held = self.train(held)
+        return held, self._common.evaluate((held.params, held.state))
+
+    def train(self, held: Slot) -> Slot:
+        """Train every slot to its next evaluation, without it."""
+        if not self._feeds:
+            return self._train(held, self._common.train)
+        for batches in self._feeds.stretch():
+            held = self._train(held, jax.device_put(batches, self._common.split))
+        return held
+
+    @property
+    def memory(self) -> int:
+        """What a device needs for its slots while it trains, in bytes, by the compiler's account."""
+        about: Any = self._train.memory_analysis()
+        if about is None:  # not every backend keeps the account
+            return 0
+        needed = about.argument_size_in_bytes + about.output_size_in_bytes + about.temp_size_in_bytes
+        return int(needed - about.alias_size_in_bytes)
 
 
 @functools.lru_cache(maxsize=32)
@@ -180,6 +229,10 @@ def _step(job: Job, slot: Slot, batch: Any, key: Any) -> Slot:
     transformation = _transformation(job, slot.hyperparameters)
     updates, optimizer = transformation.update(gradients, slot.optimizer, slot.params)
     params = optax.apply_updates(slot.params, updates)
+    if "weight_decay" in slot.hyperparameters and "weight_decay" not in job.rule.hyperparameters:
+        rate = schedule(job.schedule, job.steps, slot.hyperparameters)
+        decay = (rate(slot.step) if callable(rate) else rate) * slot.hyperparameters["weight_decay"]
+        params = jax.tree.map(lambda new, w: new - decay * w if w.ndim > 1 else new, params, slot.params)
     return slot._replace(step=slot.step + 1, params=params, state=state, optimizer=optimizer)
 
 
@@ -188,38 +241,50 @@ def _train(job: Job, slot: Slot, train: Any) -> Slot:
     steps = slot.step + jnp.arange(min(job.eval_interval, job.steps))
     leaves = jax.tree.leaves(train)
     # The whole stretch's indices at once, outside the loop: nothing to do there but gather.
-    indices = batch_indices(slot.seed, steps, len(leaves[0]), job.batch_size) if leaves else steps
+    if job.workload.sequential:
+        indices = steps % len(leaves[0])
+    else:
+        indices = batch_indices(slot.seed, steps, len(leaves[0]), job.batch_size) if leaves else steps
 
     def body(slot: Slot, indices: jax.Array) -> tuple[Slot, None]:
         if job.workload.draw:
             batch = job.workload.draw(_key(slot.seed, 1, slot.step), job.batch_size)
         else:
             batch = jax.tree.map(lambda array: array[indices], train)
-        trained = _step(job, slot, batch, _key(slot.seed, 2, slot.step))
-        if job.steps % job.eval_interval == 0:
-            return trained, None
-        # The last stretch is shorter than the others: stand still after the last step.
-        going = slot.step < job.steps
-        return jax.tree.map(lambda new, old: jnp.where(going, new, old), trained, slot), None
+        return _step_if_going(job, slot, batch), None
 
     return jax.lax.scan(body, slot, indices)[0]
 
 
-def _evaluate(workload: Workload, model: tuple[Any, Any], data: Data) -> jax.Array:
-    """One slot's metrics, in the order in which the workload declares them."""
-    found = {
+def _train_on(job: Job, slot: Slot, batches: Any) -> Slot:
+    """One slot's steps on the batches it is given."""
+    return jax.lax.scan(lambda slot, batch: (_step_if_going(job, slot, batch), None), slot, batches)[0]
+
+
+def _step_if_going(job: Job, slot: Slot, batch: Any) -> Slot:
+    trained = _step(job, slot, batch, _key(slot.seed, 2, slot.step))
+    if job.steps % job.eval_interval == 0:
+        return trained
+    # The last stretch is shorter than the others: stand still after the last step.
+    going = slot.step < job.steps
+    return jax.tree.map(lambda new, old: jnp.where(going, new, old), trained, slot)
+
+
+def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One slot's metrics on the splits that are held in memory."""
+    evaluate = functools.partial(workload.evaluate, *model)
+    return {
         f"{split}_{name}": mean
-        for split, arrays in data.evaluation.items()
-        for name, mean in _means(functools.partial(workload.evaluate, *model), arrays).items()
+        for split, arrays in evaluation.items()
+        for name, mean in (evaluate(arrays) if workload.sequential else _means(evaluate, arrays)).items()
     }
-    return jnp.stack([found[name] for name in workload.metrics]).astype(jnp.float32)
 
 
 def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
     """The means of the metrics over all examples, a chunk at a time."""
     leaves = jax.tree.leaves(arrays)
     # Small chunks stay in a CPU's cache; a GPU wants large ones.
-    most = 64 if jax.default_backend() == "cpu" else 1024
+    most = 64 if jax.default_backend() == "cpu" else _CHUNK_ON_GPU
     if not leaves or len(leaves[0]) <= most:
         return evaluate(arrays)
     n = len(leaves[0])
@@ -234,10 +299,14 @@ def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
 
 
 def check_batch_size(workload: Workload, batch_size: int) -> None:
-    examples = jax.tree.leaves(load_data(workload).train)
-    if examples and batch_size > len(examples[0]):
+    train = load_data(workload).train
+    leaves = jax.tree.leaves(train) if not isinstance(train, Stream) else []
+    examples = train.examples if isinstance(train, Stream) else len(leaves[0]) if leaves else batch_size
+    if workload.sequential and batch_size != workload.batch_size:
+        raise StudyError(f"batch_size = {batch_size}: {workload.name}'s text is laid out for {workload.batch_size}")
+    if batch_size > examples and not workload.sequential:
         raise StudyError(
-            f"batch_size = {batch_size} exceeds the {len(examples[0])} training examples of {workload.name}: lower it"
+            f"batch_size = {batch_size} exceeds the {examples} training examples of {workload.name}: lower it"
         )
 
 

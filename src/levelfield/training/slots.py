@@ -20,6 +20,7 @@ class Segment:
     running: int  # trials still in flight
     trial_steps: int  # steps trained, over all slots that held a trial
     seconds: float
+    note: str = ""  # what the user should know
 
 
 @dataclass

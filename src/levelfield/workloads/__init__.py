@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 
 from levelfield.errors import UnknownName, UsageError
-from levelfield.workloads.base import Data, Workload
+from levelfield.workloads.base import Data, Pass, Stream, Workload
 
-__all__ = ["Data", "Workload", "get_workload", "register_workload", "workload_names"]
+__all__ = ["Data", "Pass", "Stream", "Workload", "get_workload", "register_workload", "workload_names"]
 
 _BUILT_IN = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 _registered: dict[str, Workload] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,11 +13,30 @@ from levelfield.trial import Direction
 Tree = Any  # a JAX pytree of arrays
 
 
+class Stream(NamedTuple):
+    """Training data that are read as they are needed: each trial's own batches, in its own order.
+
+    ``batches(seed, batch_size)`` yields them from the first step on, without end. ``example`` is one example, for
+    shapes and types.
+    """
+
+    examples: int
+    example: Tree
+    batches: Callable[[int, int], Iterator[Tree]]
+
+
+class Pass(NamedTuple):
+    """A split for evaluation that is read as it is needed: ``batches(batch_size)`` yields all of it once."""
+
+    example: Tree
+    batches: Callable[[int], Iterator[Tree]]
+
+
 class Data(NamedTuple):
     """Arrays whose leading axis counts examples; an empty tree where a workload draws its own."""
 
-    train: Tree
-    evaluation: Mapping[str, Tree]  # split → arrays
+    train: Tree | Stream
+    evaluation: Mapping[str, Tree | Pass]  # by split
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +60,9 @@ class Workload:
     evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
     hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
     draw: Callable[[Any, int], Tree] | None = None  # (key, batch size) → batch, where examples are made, not stored
+    sequential: bool = False  # one text, read in order: the leading axis of the data counts batches, and the state
+    # goes from one to the next; ``evaluate`` then gets a whole split at once
+    dataset: str | None = None  # what ``levelfield data get`` must have brought
     slots_per_core: int = 4  # what trains fastest: measured with benchmarks/throughput.py
     slots_per_gpu: int = 256
     version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
@@ -48,6 +70,12 @@ class Workload:
     def __post_init__(self) -> None:
         if "train_loss" not in self.metrics:
             raise UsageError(f"workload {self.name!r} declares no train_loss: a trial is feasible by it")
+
+
+# Regularisation that a workload may offer; what a study does not name is off.
+L2 = {"l2": Hyperparameter(low=0.0, required=False, default=0.0)}  # λ/2 ‖w‖² in the loss
+WEIGHT_DECAY = {"weight_decay": Hyperparameter(low=0.0, required=False, default=0.0)}  # decoupled: × learning rate
+LABEL_SMOOTHING = {"label_smoothing": Hyperparameter(low=0.0, high=1.0, required=False, default=0.0)}
 
 
 def minimized(*metrics: str) -> dict[str, Direction]:

@@ -72,8 +72,25 @@ class LSTM(nn.Module):
         return outputs.swapaxes(0, 1)
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: Any = None) -> jax.Array:
+    """The mean cross-entropy; with smoothing τ, against (1 − τ) on the label and τ spread evenly over all classes."""
+    hard = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+    if smoothing is None:
+        return hard
+    return (1 - smoothing) * hard - smoothing * jax.nn.log_softmax(logits).mean()
+
+
+def weights(params: Any) -> Any:
+    """True for what is regularised: matrices and kernels, not biases, nor scales of a normalisation."""
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
+
+def regularised(loss: jax.Array, params: Any, hyperparameters: Mapping[str, Any]) -> jax.Array:
+    """The loss with λ/2 ‖w‖², if the study names ``l2``."""
+    if "l2" not in hyperparameters:
+        return loss
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+    return loss + 0.5 * hyperparameters["l2"] * sum(squares)
 
 
 def classification_error(logits: jax.Array, labels: jax.Array) -> jax.Array:

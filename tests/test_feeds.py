@@ -1,0 +1,285 @@
+"""Data beyond arrays on the device: texts read in order, streams; and what the loop does besides the rule."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import levelfield as lf
+from levelfield.errors import OutOfMemory, StudyError
+from levelfield.executors import local
+from levelfield.executors.local import LocalExecutor
+from levelfield.rules import get_rule
+from levelfield.search import Search
+from levelfield.training.order import batch_indices
+from levelfield.training.program import Job, Program, program
+from levelfield.training.slots import train
+from levelfield.trial import Point, Trial
+from levelfield.workloads import Data, Pass, Stream, Workload
+from levelfield.workloads.base import L2, WEIGHT_DECAY, minimized
+from levelfield.workloads.layers import cross_entropy, regularised
+
+EXAMPLES, BATCH = 24, 4
+FEATURES = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32)
+TARGETS = (FEATURES @ np.array([1.0, -2.0, 0.5], np.float32))[:, None]
+
+
+def init(key: Any) -> Any:
+    return {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}, {"seen": jnp.zeros(())}
+
+
+def error(params: Any, batch: Any) -> Any:
+    features, targets = batch
+    return jnp.mean((features @ params["w"] + params["b"] - targets) ** 2)
+
+
+def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
+    return regularised(error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
+
+
+def evaluate(params: Any, state: Any, batch: Any) -> Any:
+    return {"loss": error(params, batch), "seen": state["seen"]}
+
+
+def own_batches(seed: int, batch_size: int) -> Iterator[Any]:
+    """The very batches that arrays in memory would give a trial of this seed."""
+    for step in range(10_000):
+        rows = np.asarray(batch_indices(jnp.uint32(seed), jnp.arange(step, step + 1), EXAMPLES, batch_size))[0]
+        yield FEATURES[rows], TARGETS[rows]
+
+
+def whole(batch_size: int) -> Iterator[Any]:
+    for start in range(0, EXAMPLES, 7):
+        yield FEATURES[start : start + 7], TARGETS[start : start + 7]
+
+
+@functools.cache
+def workload(kind: str) -> Workload:
+    arrays = (FEATURES, TARGETS)
+    example = (FEATURES[0], TARGETS[0])
+    data = {
+        "arrays": Data(arrays, {"train": arrays}),
+        "stream": Data(Stream(EXAMPLES, example, own_batches), {"train": Pass(example, whole)}),
+    }[kind]
+    return Workload(
+        name=f"regression_{kind}",
+        summary="",
+        batch_size=BATCH,
+        eval_interval=5,
+        metrics=minimized("train_loss", "train_seen"),
+        select="train_loss",
+        load=lambda: data,
+        init=init,
+        loss=loss,
+        evaluate=evaluate,
+        hyperparameters=L2 | WEIGHT_DECAY,
+    )
+
+
+def trials(
+    on: Workload, points: list[Point], steps: int = 12, slots: int = 2, schedule: str = "constant"
+) -> list[Trial]:
+    traced = tuple(points[0].hyperparameters)
+    job = Job(on, get_rule("sgd"), schedule, steps, on.batch_size, on.eval_interval, traced)
+    waiting = iter(points)
+    found = [t for segment in train(program(job, slots), lambda: next(waiting, None)) for t in segment.finished]
+    return sorted(found, key=lambda trial: trial.point.index)
+
+
+def points(count: int, **hyperparameters: float) -> list[Point]:
+    return [Point(i, {"learning_rate": 0.05 * (i + 1)} | hyperparameters, seed=100 + i) for i in range(count)]
+
+
+def test_a_stream_trains_as_arrays_do():
+    """Three trials in two slots: one starts where another has left, with a stream of its own."""
+    streamed = trials(workload("stream"), points(3))
+    for ours, theirs in zip(streamed, trials(workload("arrays"), points(3)), strict=True):
+        np.testing.assert_array_equal(ours.curve.steps, [5, 10, 12])
+        np.testing.assert_allclose(ours.curve.values["train_loss"], theirs.curve.values["train_loss"], rtol=1e-5)
+
+
+def test_a_stream_s_batches_come_in_bounded_portions(monkeypatch):
+    monkeypatch.setattr("levelfield.training.feeds._BYTES", 1)
+    job = Job(workload("stream"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))
+    compiled = Program(job, 2)
+    portions = list(compiled._feeds.stretch())
+    assert [leaf.shape for leaf in portions[0]] == [(2, 1, BATCH, 3), (2, 1, BATCH, 1)]
+    assert len(portions) == 5
+
+
+def regression(steps: int, seed: int, rate: Any, l2: float = 0.0, decay: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient descent on the squared error by hand, in float64."""
+    w, b = np.ones((3, 1)), np.ones(1)
+    for step, (features, targets) in zip(range(steps), own_batches(seed, BATCH), strict=False):
+        residual = features.astype(float) @ w + b - targets
+        gradient_w = 2 * features.T.astype(float) @ residual / BATCH + l2 * w
+        gradient_b = 2 * residual.mean(0)
+        w, b = w - rate(step) * gradient_w - rate(step) * decay * w, b - rate(step) * gradient_b
+    return w, b
+
+
+@pytest.mark.parametrize("regularisation", [{"l2": 0.3}, {"weight_decay": 0.3}, {"l2": 0.2, "weight_decay": 0.1}])
+def test_regularisation_by_hand(regularisation):
+    """L2 goes through the gradient, weight decay past it, × the learning rate; biases have neither."""
+    (trial,) = trials(workload("arrays"), points(1, **regularisation))
+    l2, decay = (regularisation.get(name, 0.0) for name in ("l2", "weight_decay"))
+    w, b = regression(12, 100, lambda step: 0.05, l2, decay)
+    expected = np.mean((FEATURES @ w + b - TARGETS) ** 2)
+    assert trial.curve.final("train_loss") == pytest.approx(expected, rel=1e-4)
+
+
+def test_weight_decay_follows_the_schedule():
+    given = points(1, weight_decay=0.5, decay_steps=1.0, decay_factor=0.01)
+    (trial,) = trials(workload("arrays"), given, schedule="linear")
+    w, b = regression(12, 100, lambda step: 0.05 * (1 - 0.99 * step / 12), decay=0.5)
+    assert trial.curve.final("train_loss") == pytest.approx(np.mean((FEATURES @ w + b - TARGETS) ** 2), rel=1e-4)
+
+
+def test_a_rule_s_own_weight_decay_is_not_applied_twice():
+    job = Job(workload("arrays"), get_rule("optax.adamw"), "constant", 5, BATCH, 5, ("learning_rate", "weight_decay"))
+    waiting = iter(points(1, weight_decay=1.0))
+    (segment,) = train(program(job, 1), lambda: next(waiting, None))
+    params = {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}
+    tx = lf.optimizer("optax.adamw", learning_rate=0.05, weight_decay=1.0)
+    held = tx.init(params)
+    for _, batch in zip(range(5), own_batches(100, BATCH), strict=False):
+        updates, held = tx.update(jax.grad(error)(params, batch), held, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    assert segment.finished[0].curve.final("train_loss") == pytest.approx(
+        float(error(params, (FEATURES, TARGETS))), rel=1e-4
+    )
+
+
+# A text that is read in order
+
+
+def counting_loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
+    """The state is a number written in base 10 by the batches it has seen."""
+    digit, first = batch
+    number = jnp.where(first, 0.0, state["number"]) * 10 + digit
+    return jnp.sum(params["w"] ** 2), {"number": number}
+
+
+SEQUENTIAL = Workload(
+    name="digits",
+    summary="",
+    batch_size=1,
+    eval_interval=2,
+    metrics=minimized("train_loss", "train_number"),
+    select="train_loss",
+    load=lambda: Data((np.array([1.0, 2.0, 3.0], np.float32), np.array([True, False, False])), {"train": np.zeros(5)}),
+    init=lambda key: ({"w": jnp.ones(2)}, {"number": jnp.zeros(())}),
+    loss=counting_loss,
+    evaluate=lambda params, state, split: {"loss": jnp.float32(len(split)), "number": state["number"]},
+    sequential=True,
+)
+
+
+def test_a_text_is_read_in_order_and_its_state_goes_on():
+    (trial,) = trials(SEQUENTIAL, points(1), steps=8, slots=1)
+    assert trial.curve.values["train_number"].tolist() == [12, 1, 123, 12]  # after 2, 4, 6 and 8 batches of 3
+    assert trial.curve.final("train_loss") == 5  # a whole split at once
+
+
+def test_a_text_s_layout_fixes_the_batch_size():
+    job = Job(SEQUENTIAL, get_rule("sgd"), "constant", 4, 2, 2, ("learning_rate",))
+    with pytest.raises(StudyError, match="batch_size = 2: digits's text is laid out for 1"):
+        Program(job, 1)
+
+
+def test_label_smoothing_by_hand():
+    logits = np.array([[2.0, -1.0, 0.5], [0.0, 0.0, 3.0]])
+    log_shares = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    smoothed = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]])  # 0.3 spread over three classes
+    expected = -(smoothed * log_shares).sum(1).mean()
+    assert float(cross_entropy(jnp.array(logits), jnp.array([0, 1]), 0.3)) == pytest.approx(expected, rel=1e-5)
+
+
+# Memory
+
+
+def quadratic(pool: int = 8) -> lf.Study:
+    space = {"learning_rate": {"log": [1e-2, 1e0]}}
+    return lf.Study(workload="quadratic", steps=20, eval_interval=10, trials=1, pool=pool, optimizers={"sgd": space})
+
+
+def run(executor: LocalExecutor, study: lf.Study) -> tuple[list[Trial], list[str]]:
+    search = Search(study, "sgd")
+    waiting = iter(range(study.pool))
+    stretches = list(executor.train(study, "sgd", lambda: next((search.point(index) for index in waiting), None)))
+    finished = [trial for stretch in stretches for trial in stretch.finished]
+    return sorted(finished, key=lambda trial: trial.point.index), [each.note for each in stretches if each.note]
+
+
+class Exhausted(Exception):
+    def __str__(self) -> str:
+        return "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte."
+
+
+def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
+    real = local.train
+    calls = []
+
+    def failing(compiled: Program, take: Any) -> Any:
+        calls.append(compiled.slots)
+        for number, segment in enumerate(real(compiled, take)):
+            if compiled.slots > 2 and number == 1:
+                raise jax.errors.JaxRuntimeError(str(Exhausted()))
+            yield segment
+
+    expected, _ = run(LocalExecutor(2), quadratic())
+    monkeypatch.setattr(local, "train", failing)
+    found, notes = run(LocalExecutor(8), quadratic())
+    assert calls == [8, 4, 2]
+    assert notes == ["out of memory with 8 slots: going on with 4", "out of memory with 4 slots: going on with 2"]
+    assert [trial.point.index for trial in found] == list(range(8))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.curve.values["train_loss"], theirs.curve.values["train_loss"], rtol=1e-5)
+
+
+def test_one_trial_that_does_not_fit_is_said_in_one_line(monkeypatch):
+    def failing(compiled: Program, take: Any) -> Any:
+        take()
+        raise jax.errors.JaxRuntimeError(str(Exhausted()))
+        yield
+
+    monkeypatch.setattr(local, "train", failing)
+    with pytest.raises(OutOfMemory, match="one trial at batch 16 does not fit"):
+        run(LocalExecutor(2), quadratic())
+
+
+def test_another_failure_is_not_taken_for_a_lack_of_memory(monkeypatch):
+    def failing(compiled: Program, take: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("INTERNAL: something else")
+        yield
+
+    monkeypatch.setattr(local, "train", failing)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        run(LocalExecutor(2), quadratic())
+
+
+def test_more_slots_than_memory_holds_are_not_tried(monkeypatch):
+    def memory(compiled: Program) -> int:
+        return compiled.slots * 2**40  # more than any machine has
+
+    monkeypatch.setattr(Program, "memory", property(memory))
+    monkeypatch.setattr(local.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
+    found, notes = run(LocalExecutor(8), quadratic())
+    assert notes == ["8 slots need more memory than there is: taking 2"]
+    assert len(found) == 8
+
+
+def test_a_program_tells_its_memory():
+    """More slots need more: each holds its parameters at least."""
+
+    def memory(slots: int) -> int:
+        job = Job(workload("arrays"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))
+        return Program(job, slots).memory
+
+    assert 0 < memory(2) < memory(64)
