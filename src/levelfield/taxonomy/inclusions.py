@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from levelfield.errors import SpaceError, UnknownName, UsageError
-from levelfield.rules import Hyperparameter, get_rule
+from levelfield.rules import Hyperparameter, Rule, get_rule
 from levelfield.space import Space
 
 Witness = Callable[..., Mapping[str, Any]]
@@ -62,7 +62,7 @@ class Inclusion:
         if self.over is not None:
             return Space.parse(self.over)
         return Space.parse(
-            {name: _range(name, about) for name, about in get_rule(self.special).hyperparameters.items()}
+            {name: _range(self.special, name, about) for name, about in get_rule(self.special).hyperparameters.items()}
         )
 
     def image(self, hyperparameters: Mapping[str, Any], open: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -76,12 +76,12 @@ class Inclusion:
         return f"{self.special} ⊆ {self.general} ({self.how})"
 
 
-def _range(name: str, about: Hyperparameter) -> Any:
+def _range(rule: str, name: str, about: Hyperparameter) -> Any:
     if about.low == 0 and about.high == 1:
         return {"uniform": [0.0, 0.95]}
     if about.low == 0:
         return {"log": [1e-3, 1.0]}
-    raise SpaceError(f"{name} is not bounded: say with over={{...}} where to verify the inclusion")
+    raise SpaceError(f"{name} of {rule} is not bounded: say with over={{...}} where to verify the inclusion")
 
 
 @functools.cache
@@ -90,6 +90,11 @@ def _taken(witness: Witness) -> tuple[frozenset[str], dict[str, Any]]:
     parameters = inspect.signature(witness).parameters.values()
     opened = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     return frozenset(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY), opened
+
+
+def taken(way: Inclusion) -> frozenset[str]:
+    """What the way takes of the special rule."""
+    return _taken(way.witnesses[0])[0]
 
 
 _PROBES = (0, 1, 2, 3, 10, 100, 1000)
@@ -228,11 +233,11 @@ def _sgd_in_optax_adagrad(learning_rate: Any, *, initial_accumulator_value: Any,
 
 
 def _without_decay(
-    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0
+    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, nesterov: Any = None
 ) -> Mapping[str, Any]:
     """weight decay 0"""
     same = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
-    return {**same, "weight_decay": 0.0}
+    return {**same, "weight_decay": 0.0} | ({} if nesterov is None else {"nesterov": nesterov})
 
 
 def _adamax_without_decay(learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8) -> Mapping[str, Any]:
@@ -317,6 +322,12 @@ def register_inclusion(
             raise UnknownName.of(f"hyperparameter of {general}", name, rules[1].hyperparameters)
     if limit is not None and limit not in opened:
         raise UsageError(f"limit = {limit!r}: the witness must leave it open, as a keyword after a *")
+    for name, default in opened.items():
+        if default is inspect.Parameter.empty and name != limit:
+            raise UsageError(f"the witness leaves {name!r} open without a default: give it one, as in {name}=0.9")
+    for name in found.where:
+        if name not in rules[0].hyperparameters:
+            raise UnknownName.of(f"hyperparameter of {special}", name, rules[0].hyperparameters)
     found.space  # noqa: B018  refuses here what cannot be verified
     _INCLUSIONS.append(found)
     return found
@@ -386,28 +397,73 @@ def simulate(special: str, hyperparameters: Mapping[str, Any], by: str, **open: 
     >>> adam["beta1"], adam["epsilon"], adam["learning_rate"](0), adam["learning_rate"](1)
     (0.5, 1000000.0, 100000.0, 150000.0)
     """
-    get_rule(special).check_names(hyperparameters)
+    given = {name: _plain(value) for name, value in hyperparameters.items()}
+    open = {name: _plain(value) for name, value in open.items()}
+    get_rule(special).check_names(given)
+    _check_values(get_rule(special), given)
     get_rule(by)
-    ways = inclusions_between(special, by)
+    way = _way(special, by, given, open)
+    _check_values(get_rule(by), open)
+    carried = taken(way) if way.witnesses else given.keys()
+    for name, value in given.items():
+        if name not in carried and name not in way.where and value is not None:
+            raise UsageError(f"{special}'s {name} has no counterpart in {by}: leave it out")
+        if callable(value) and name != "learning_rate":
+            raise UsageError(f"{name} is a function: {by} follows {special} with a constant one only")
+    rate = given.get("learning_rate")
+    if callable(rate) and not way.lifts:
+        raise UsageError(f"learning_rate is a function: {by} follows {special} at a constant one only")
+    if callable(rate) and rate(0) == 0 and "previous" in carried:
+        raise UsageError(f"learning_rate is 0 at the first step, whose gradient {by} would forget: start above 0")
+    try:
+        return way.image(given, open)
+    except ZeroDivisionError:
+        shown = {name: value for name, value in (given | open).items() if not callable(value)}
+        raise UsageError(f"{by} cannot follow {special} at {shown}: its bias correction has no value there") from None
+
+
+def _way(special: str, by: str, given: Mapping[str, Any], open: Mapping[str, Any]) -> Inclusion:
+    """The first way that has these switches and leaves these values open."""
+    ways = [Inclusion(special, by, ())] if special == by else inclusions_between(special, by)
     if not ways:
-        known = sorted({each.general for each in known_inclusions() if each.special == special})
+        known = sorted(each for each in _rules() if each != special and inclusions_between(special, each))
         raise UsageError(
             f"{by} is not known to include {special}; "
-            + (f"included in: {', '.join(known)}" if known else "register_inclusion says that a rule does")
+            + (f"these are: {', '.join(known)}" if known else "nothing is (register_inclusion adds what you know)")
         )
-    ways = [way for way in ways if all(hyperparameters.get(name, value) == value for name, value in way.where.items())]
-    if not ways:
-        raise UsageError(f"{by} does not include {special} with these switches: {dict(hyperparameters)}")
-    fitting = [way for way in ways if open.keys() <= way.open.keys()]
-    if not fitting:
-        (name, *_) = open.keys() - ways[0].open.keys()
-        raise UnknownName.of(f"hyperparameter that {by} leaves open in following {special}", name, ways[0].open)
-    varied = any(callable(value) for value in hyperparameters.values())
-    lifting = [way for way in fitting if way.lifts or not varied]
-    if not lifting:
-        raise UsageError(f"{by} follows {special} at a constant learning rate only: give a number")
-    try:
-        return lifting[0].image(dict(hyperparameters), open)
-    except ZeroDivisionError:
-        shown = {name: value for name, value in hyperparameters.items() if not callable(value)}
-        raise UsageError(f"{by} cannot follow {special} at {shown}: a momentum of 1 has no bias correction") from None
+    switched = [way for way in ways if all(given.get(name, value) == value for name, value in way.where.items())]
+    if not switched:
+        needed = ", ".join(f"{name} = {value}" for name, value in ways[0].where.items())
+        raise UsageError(f"{by} includes {special} only with {needed}")
+    allowed = sorted({name for way in switched for name in way.open})
+    for name in sorted(open):
+        if name not in allowed and name in get_rule(by).hyperparameters:
+            raise UsageError(
+                f"{name} follows from {special}'s hyperparameters; open: {', '.join(allowed) or 'nothing'}"
+            )
+        if name not in allowed:
+            raise UnknownName.of(f"hyperparameter of {by}", name, allowed)
+    for way in switched:
+        if open.keys() <= way.open.keys():
+            return way
+    raise UsageError(f"{', '.join(sorted(open))} cannot all be chosen at once where {by} follows {special}")
+
+
+def _rules() -> set[str]:
+    return {name for each in _INCLUSIONS for name in (each.special, each.general)}
+
+
+def _plain(value: Any) -> Any:
+    """A number of Python's: numpy's divide by zero without a word."""
+    return value.item() if hasattr(value, "item") and not callable(value) else value
+
+
+def _check_values(rule: Rule, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        about = rule.hyperparameters[name]
+        if callable(value) or value is None or isinstance(value, bool):
+            continue
+        if not isinstance(value, int | float):
+            raise SpaceError(f"{name} = {value!r} must be a number")
+        if not about.low <= value <= about.high or (about.open and value == about.low):
+            raise SpaceError(f"{name} = {value:g} lies outside [{about.low:g}, {about.high:g}]")

@@ -18,7 +18,7 @@ from scipy.stats import qmc
 
 from levelfield.space import Axis, Hyperparameters, Space, Value
 from levelfield.study import SCHEDULES, Optimizer, Study
-from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
+from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, taken
 from levelfield.words import listed, show_number
 from levelfield.workloads import get_workload
 
@@ -173,6 +173,10 @@ def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list
         own = [one.dimension.ends[0] for one in ours.space if one.name == name and one.dimension.ends[0] != value]
         if own:
             return [f"{special}'s {name} is {own[0]}"]
+    if way.witnesses:
+        lost = set(ours.space.names) & ours.rule.hyperparameters.keys() - taken(way) - way.where.keys()
+        if lost:
+            return [f"{name} has no counterpart in {way.general}" for name in sorted(lost)]
     points = sample(ours.space, _POINTS)
     values = translated(study, special, general, way, points, way.open)
     limit = carried(way, way.limit) if way.limit else None

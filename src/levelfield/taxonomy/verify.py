@@ -19,6 +19,7 @@ CONVERGED = 1e-5  # and a limit must come this close,
 LEAST_ORDER = 0.5  # at this order at least
 _FLOAT64_FLOOR, _FAR = 1e-11, 0.1  # errors between them tell the order of convergence
 _DECADES = np.arange(0.0, 13.0)
+_LAST = 4  # decades that are looked at: a limit that stops short of its aim has fallen well before
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Verification:
 
     @property
     def holds(self) -> bool:
-        if self.inclusion.exact:
+        if self.inclusion.exact or all(error <= ROUNDING for _, error in self.path):
             return self.error <= ROUNDING
         return self.error <= CONVERGED and self.order is not None and self.order >= LEAST_ORDER
 
@@ -82,8 +83,8 @@ def verify(inclusion: Inclusion, seed: int = 0) -> Verification:
 
 
 def _order(errors: np.ndarray) -> float | None:
-    """Decades that the error falls by for each decade of the limit parameter, where it can be seen."""
-    seen = np.flatnonzero((errors < _FAR) & (errors > _FLOAT64_FLOOR))
+    """Decades that the error falls by for each decade of the limit parameter, as far along as it can be seen."""
+    seen = np.flatnonzero((errors < _FAR) & (errors > _FLOAT64_FLOOR))[-_LAST:]
     if len(seen) < 2:
         return None
     return float(-np.polyfit(_DECADES[seen], np.log10(errors[seen]), 1)[0])
