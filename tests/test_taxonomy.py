@@ -407,7 +407,7 @@ REFUSED = {
     "hyperparameter": ("momentum", {"learning_rate": 0.1, "momentun": 0.9}, "adam", {}, "did you mean 'momentum'"),
     "nothing for momentum": ("momentum", {"learning_rate": 0.1}, "adam", {}, "momentum needs momentum"),
     "open value": ("momentum", MOMENTUM, "adam", {"epsilom": 1e3}, "did you mean 'epsilon'"),
-    "what is not open": ("momentum", MOMENTUM, "adam", {"beta1": 0.5}, "beta1 follows from momentum.*open: beta2, epsilon"),
+    "what is not open": ("momentum", MOMENTUM, "adam", {"beta1": 0.5}, "beta1 follows.*open: beta2, epsilon"),
     "open by none of the ways": ("momentum", MOMENTUM, "rmsprop", {"zzz": 1.0}, "'zzz'.*epsilon.*rho"),
     "no inclusion": ("adam", ADAM, "momentum", {}, "momentum .*adam"),
     "no inclusion but others": ("nesterov", MOMENTUM, "adam", {}, "nadam, optax.rmsprop, optax.sgd, rmsterov"),
