@@ -60,7 +60,7 @@ def sentences(comparison: Comparison) -> list[str]:
     said = []
     if study.scale < 1:
         said.append(f"Scaled to {study.scale:.2g} of the study's steps, trials and pool: a try of its path, no result.")
-    for name in outcomes.keys() - ready.keys():
+    for name in [name for name in outcomes if name not in ready]:
         tried = outcomes[name].tried
         said.append(f"{name} has no feasible trial ({tried} tried): it takes no part in what follows.")
     if len(ready) > 1:

@@ -6,12 +6,15 @@ space does not hold them. The evidence says which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from levelfield.analysis.best_of import check_k
 from levelfield.analysis.permutation import holm, p_value
+from levelfield.errors import DataError
 from levelfield.taxonomy.coverage import edge_coverage, gradient_scale
 from levelfield.taxonomy.order import Edge, inclusions
 from levelfield.words import CLEAR, show_metric, show_number
@@ -61,6 +64,8 @@ class Finding:
 
 def audit(comparison: Comparison, k: int) -> list[Finding]:
     """A finding for each inclusion between the study's optimizers."""
+    check_k(k)
+    scale = functools.cache(lambda: gradient_scale(comparison.study))  # measured once, if it is needed at all
     found = inclusions(comparison.study)
     raw = []
     for edge in found:
@@ -71,7 +76,7 @@ def audit(comparison: Comparison, k: int) -> list[Finding]:
         worse = comparison.beats(edge.special, edge.general, k)
         better = comparison.beats(edge.general, edge.special, k)
         verdict = _verdict(worse, p)
-        evidence = tuple(_evidence(comparison, edge)) if verdict is Verdict.VIOLATED else ()
+        evidence = tuple(_evidence(comparison, edge, scale)) if verdict is Verdict.VIOLATED else ()
         findings.append(Finding(edge, k, worse, better, p, verdict, evidence))
     return findings
 
@@ -84,12 +89,15 @@ def _verdict(worse: float, p: float) -> Verdict:
     return Verdict.VIOLATED if p < SIGNIFICANT else Verdict.NO_SEPARATION
 
 
-def _evidence(comparison: Comparison, edge: Edge) -> Iterator[str]:
+def _evidence(comparison: Comparison, edge: Edge, scale: Callable[[], float]) -> Iterator[str]:
     """What may have kept the general optimizer from its best."""
     study, outcome = comparison.study, comparison.outcome(edge.general)
-    covered = edge_coverage(study, edge, gradient_scale(study))
-    if not covered.whole:
-        yield str(covered)
+    try:
+        covered = edge_coverage(study, edge, scale() if any(way.limit for way in edge.ways) else 0.0)
+        if not covered.whole:
+            yield str(covered)
+    except DataError:
+        yield "whether its space can express the other is not known here, without the data"
     if best := outcome.best_trial:
         for one in study.optimizer(edge.general).space.free:
             at = one.coordinate(best.point.hyperparameters)

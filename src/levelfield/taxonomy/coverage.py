@@ -16,16 +16,28 @@ import numpy as np
 
 from levelfield.errors import UsageError
 from levelfield.space import Choice, Hyperparameters, Log, Space
-from levelfield.study import SCHEDULES, Study
+from levelfield.study import Study
 from levelfield.taxonomy.inclusions import Inclusion
-from levelfield.taxonomy.order import Edge, Missing, carried, inclusions, missing, needed, overshoot, sample, translated
+from levelfield.taxonomy.order import (
+    Edge,
+    Missing,
+    bearing,
+    carried,
+    inclusions,
+    missing,
+    needed,
+    overshoot,
+    sample,
+    translated,
+)
 from levelfield.words import show_number
 
 TOLERANCE = 0.1
 POINTS = 128
 _STEPS, _PARAMETERS = 40, 4
 _FAR = 1e3  # lengths of a range
-_DECADES = np.arange(-12, 12.5, 0.5)  # where a limit parameter is looked for, besides the general space's range
+# Where a limit parameter is looked for, besides the general space's range.
+_LIMITS = [digit * 10.0**power for power in range(-20, 21) for digit in (1, 3)]
 
 
 @dataclass(frozen=True)
@@ -96,16 +108,18 @@ class _Images:
         theirs = study.optimizer(edge.general)
         opens = _opens(way, theirs.space)
         values = translated(study, edge.special, edge.general, way, points, opens)
-        # A constant rate needs no particular length of a decay.
-        self.axes = [one for one in theirs.space if one.name in values or one.name not in SCHEDULES[theirs.schedule]]
+        self.axes = bearing(theirs, values)
         shape = (len(points), *(len(value) for value in opens.values() if np.ndim(value)))  # × limit parameters
         places = [needed(values, one, shape) for one in self.axes]
         beyond = [[overshoot(one, at) for at in each] for one, each in zip(self.axes, places, strict=True)]
         # What no range would hold counts as far, but not so far as to hide all else.
         far = np.minimum(beyond, _FAR).sum(0).reshape(len(points), -1)
-        if way.limit:
-            far = np.where(_follows(study, edge, way, points, opens, scale), far, np.inf)
         self.covered = far.min(1) == 0
+        if way.limit:
+            follows = _follows(study, edge, way, points, opens, scale)
+            follows[~follows.any(1), -1 if way.towards else 0] = True  # where nothing does, as far as was looked
+            far = np.where(follows, far, np.inf)
+            self.covered = np.any((far == 0) & follows, axis=1)
         self.distance = far.min(1).sum()
         # Of each point's images, the one that needs the least beyond the ranges.
         chosen = np.arange(len(points)) * far.shape[1] + far.argmin(1)
@@ -118,16 +132,20 @@ class _Images:
         for one, places, beyond in zip(self.axes, self.places, self.beyond, strict=True):
             if not any(beyond):
                 continue
-            if not one.dimension.free or isinstance(one.dimension, Choice) or None in places:
+            unknown = None in places or not all(map(math.isfinite, map(float, places)))
+            if not one.dimension.free or isinstance(one.dimension, Choice) or unknown:
                 lacking.append(one.key)
                 continue
             ends = [float(end) for end in one.dimension.ends]
             found = np.array(places, float)
             low, high = min(ends[0], found.min()), max(ends[1], found.max())
-            if isinstance(one.dimension, Log):
-                low = _round(low, up=False) if low < ends[0] else low
-                high = _round(high, up=True) if high > ends[1] else high
-            short.append(Shortfall(one.key, ends[0], ends[1], low, high))
+            rounded = _round if isinstance(one.dimension, Log) else _two_digits
+            low = rounded(low, up=False) if low < ends[0] else low
+            high = rounded(high, up=True) if high > ends[1] else high
+            if low == 0 and isinstance(one.dimension, Log):
+                lacking.append(one.key)  # no log range reaches 0
+            else:
+                short.append(Shortfall(one.key, ends[0], ends[1], float(low), float(high)))
         return tuple(short), tuple(lacking)
 
 
@@ -137,11 +155,12 @@ def _opens(way: Inclusion, space: Space) -> dict[str, Any]:
     opens: dict[str, Any] = {}
     for name, default in way.open.items():
         one = by_name.get(carried(way, name))
-        within = [float(one.hyperparameter(one.dimension.value(u), {})) for u in np.linspace(0, 1, 9)] if one else []
+        within = [one.hyperparameter(one.dimension.value(u), {}) for u in np.linspace(0, 1, 9)] if one else []
         if name == way.limit:
-            opens[name] = np.unique([*10.0**_DECADES, *within])
+            opens[name] = np.unique([*_LIMITS, *map(float, within)])
         else:
-            opens[name] = min(within, key=lambda value: abs(value - default), default=default)
+            # A number of numpy's: dividing by zero makes it infinite, not an error.
+            opens[name] = np.float64(min(map(float, within), key=lambda value: abs(value - default), default=default))
     return opens
 
 
@@ -153,6 +172,14 @@ def _round(value: float, up: bool) -> float:
     steps = [digit * 10.0**power for power in (decade - 1, decade, decade + 1) for digit in (1, 3)]
     close = 1 + 1e-9
     return min(s for s in steps if s * close >= value) if up else max(s for s in steps if s <= value * close)
+
+
+def _two_digits(value: float, up: bool) -> float:
+    """Rounded to two digits, in a direction."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return (math.ceil(value / step - 1e-9) if up else math.floor(value / step + 1e-9)) * step
 
 
 def _follows(

@@ -138,6 +138,17 @@ def _sgd_in_momentum(learning_rate: Any) -> Mapping[str, Any]:
     return {"learning_rate": learning_rate, "momentum": 0.0}
 
 
+def _sgd_in_rmsterov(learning_rate: Any, *, epsilon: Any = 0.0) -> Mapping[str, Any]:
+    """γ = 0, ρ = 1, any ε, α_t = η_t √(1 + ε)"""
+    rate = learning_rate * (1 + epsilon) ** 0.5
+    return {"learning_rate": rate, "momentum": 0.0, "rho": 1.0, "epsilon": epsilon}
+
+
+def _sgd_in_rmsterovs_limit(learning_rate: Any, *, epsilon: Any, rho: Any = 0.0) -> Mapping[str, Any]:
+    """γ = 0, any ρ, α_t = η_t √ε"""
+    return {"learning_rate": learning_rate * epsilon**0.5, "momentum": 0.0, "rho": rho, "epsilon": epsilon}
+
+
 def _momentum_in_rmsprop(learning_rate: Any, momentum: Any, previous: Any, *, epsilon: Any = 0.0) -> Mapping[str, Any]:
     """ρ = 1, any ε, α_t = η_t √(1 + ε), γ_t = γ η_t / η_(t−1)"""
     return {
@@ -272,7 +283,10 @@ _INCLUSIONS = [
     Inclusion("momentum", "rmsprop", (_momentum_in_rmsprop,)),
     Inclusion("momentum", "rmsprop", (_momentum_in_rmsprops_limit,), limit="epsilon"),
     Inclusion("momentum", "adam", (_momentum_in_adam,), limit="epsilon"),
-    # RMSterov's step uses its momentum twice, so that no momentum of its own makes up for a rate that varies.
+    # RMSterov's step uses its momentum twice, so that no momentum of its own makes up for a rate that varies;
+    # sgd, which has none, it follows at any rate.
+    Inclusion("sgd", "rmsterov", (_sgd_in_rmsterov,)),
+    Inclusion("sgd", "rmsterov", (_sgd_in_rmsterovs_limit,), limit="epsilon"),
     Inclusion("nesterov", "rmsterov", (_momentum_in_rmsprop,), lifts=False),
     Inclusion("nesterov", "rmsterov", (_momentum_in_rmsprops_limit,), limit="epsilon", lifts=False),
     Inclusion("nesterov", "nadam", (_momentum_in_adam,), limit="epsilon"),

@@ -144,6 +144,11 @@ def needed(values: Mapping[str, Any], one: Axis, shape: tuple[int, ...]) -> list
     return [one.coordinate(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
+def bearing(theirs: Optimizer, values: Mapping[str, Any]) -> list[Axis]:
+    """The axes that must hold the values: all, but the length of a decay where there is none."""
+    return [one for one in theirs.space if one.name in values or one.name not in SCHEDULES[theirs.schedule]]
+
+
 def overshoot(one: Axis, at: Value | None) -> float:
     """How far a place lies outside an axis, in lengths of its range; infinite where no such range would hold it."""
     if at is None:
@@ -169,6 +174,8 @@ def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list
     ours, theirs = study.optimizer(special), study.optimizer(general)
     if ours.schedule not in (theirs.schedule, "constant"):
         return [f"its schedule is {theirs.schedule}, {special}'s is {ours.schedule}"]
+    if ours.schedule != "constant" and not way.lifts:
+        return [f"{way.general} follows {way.special} at a constant learning rate only"]
     for name, value in way.where.items():
         own = [one.dimension.ends[0] for one in ours.space if one.name == name and one.dimension.ends[0] != value]
         if own:
@@ -198,7 +205,8 @@ def _left_out(study: Study, theirs: Optimizer, values: Mapping[str, Any], opened
     found = []
     for name in sorted(values.keys() - set(theirs.space.names) - opened):
         default = known[name].default if name in known else None
-        if not np.all(np.asarray(values[name]) == default):
+        off = default is None and np.all(np.asarray(values[name]) == 0)  # optax's way to say: no momentum
+        if not off and not np.all(np.asarray(values[name]) == default):
             found.append(f"{name} is not in its space" if default is None else f"{name} stays at {default}")
     return found
 
@@ -215,7 +223,9 @@ def _outside(study: Study, special: str, general: str) -> str | None:
     points = sample(ours.space, _POINTS)
     values = translated(study, special, general, Inclusion(ours.rule.name, theirs.rule.name, ()), points, {})
     out = []
-    for one in theirs.space.free:
+    for one in bearing(theirs, values):
+        if not one.dimension.free:
+            continue
         places = needed(values, one, (len(points),))
         single = len(set(places)) == 1
         if (same or single) and any(overshoot(one, at) for at in places):

@@ -1,0 +1,508 @@
+"""Coverage before any training: shares that can be worked out by hand, and gradients that numpy measures too."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import levelfield as lf
+from levelfield.cli import main
+from levelfield.errors import UsageError
+from levelfield.taxonomy.coverage import Coverage, Shortfall, StudyCoverage
+
+FEW = 0.04  # what 128 quasi-random points may miss a share by
+WIDE, ALL = {"log": [1e-6, 1e6]}, {"log": [1e-3, 1e0]}
+SGD = {"learning_rate": {"log": [1e-2, 1e0]}}
+MOMENTUM = {"learning_rate": WIDE, "one_minus_momentum": ALL}
+ADAM = {"learning_rate/epsilon": WIDE, "one_minus_beta1": ALL, "one_minus_beta2": ALL, "epsilon": {"log": [1e-6, 1e6]}}
+RMSPROP = {
+    "learning_rate/sqrt(epsilon)": WIDE,
+    "one_minus_momentum": ALL,
+    "one_minus_rho": ALL,
+    "epsilon": {"log": [1e-6, 1e6]},
+}
+LINEAR = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
+
+
+def study_of(optimizers: dict[str, Any], **changes: Any) -> lf.Study:
+    content = {"workload": "quadratic", "steps": 2000, "trials": 2, "pool": 4, "optimizers": optimizers}
+    return lf.Study(**content | changes)
+
+
+def edge_of(found: StudyCoverage, special: str, general: str) -> Coverage:
+    (one,) = (each for each in found.covered if (each.edge.special, each.edge.general) == (special, general))
+    return one
+
+
+def covered(special: dict[str, Any], general: dict[str, Any], scale: float | None = None, **changes: Any) -> Coverage:
+    """How one optimizer covers the other; each is called by its rule, or by special and general."""
+    names = special.get("rule", "special"), general.get("rule", "general")
+    names = names if names[0] != names[1] else ("special", "general")
+    return edge_of(lf.coverage(study_of(dict(zip(names, (special, general), strict=True)), **changes), scale), *names)
+
+
+def sgd(**changes: Any) -> dict[str, Any]:
+    return {"rule": "sgd", **SGD, **changes}
+
+
+def momentum(**changes: Any) -> dict[str, Any]:
+    return {"rule": "momentum", **MOMENTUM, **changes}
+
+
+def adam(**changes: Any) -> dict[str, Any]:
+    return {"rule": "adam", **ADAM, **changes}
+
+
+def shortfall(found: Coverage, key: str) -> Shortfall:
+    (one,) = (each for each in found.short if each.key == key)
+    return one
+
+
+# Exact inclusions
+
+
+def test_half_a_learning_rate():
+    found = covered(sgd(learning_rate={"log": [1e-1, 1e1]}), momentum(learning_rate={"log": [1e-2, 1e0]}))
+    assert found.share == pytest.approx(0.5, abs=FEW)
+    assert not found.whole
+    assert [each.key for each in found.short] == ["learning_rate"]
+    assert shortfall(found, "learning_rate").needs_high == pytest.approx(10)
+    assert shortfall(found, "learning_rate").needs_low == pytest.approx(1e-2)  # there is nothing amiss
+    assert found.why == "learning_rate ≤ 1 would have to reach 10"
+    assert str(found) == "momentum's space covers 50% of sgd's: learning_rate ≤ 1 would have to reach 10"
+
+
+def test_both_ends_too_short():
+    found = covered(sgd(learning_rate={"log": [1e-3, 1e1]}), momentum(learning_rate={"log": [1e-2, 1e0]}))
+    assert found.share == pytest.approx(2 / 4, abs=FEW)
+    assert "≤ 1 would have to reach 10" in found.why
+    assert "≥ 0.01 would have to reach 0.001" in found.why
+
+
+@pytest.mark.parametrize(
+    ("axis", "words"),
+    [
+        ({"one_minus_momentum": {"log": [1e-3, 0.5]}}, "one_minus_momentum ≤ 0.5 would have to reach 1"),
+        ({"momentum": {"uniform": [0.5, 0.9]}}, "momentum ≥ 0.5 would have to reach 0"),
+    ],
+)
+def test_without_momentum_zero_nothing_is_covered(axis, words):
+    found = covered(sgd(), {"rule": "momentum", "learning_rate": WIDE, **axis})
+    assert found.share == 0
+    assert found.why == words
+    assert str(found) == f"momentum's space cannot express sgd here: {words}"
+
+
+def test_a_momentum_range_that_is_too_short():
+    """1 − γ in [0.01, 1] against [0.1, 1]: one of two decades."""
+    special = momentum(learning_rate=SGD["learning_rate"], one_minus_momentum={"log": [1e-2, 1e0]})
+    general = {"rule": "rmsprop", **RMSPROP, "one_minus_momentum": {"log": [1e-1, 1e0]}, "rho": {"uniform": [0, 1]}}
+    del general["one_minus_rho"]
+    assert covered(special, general, 1.0).share == pytest.approx(0.5, abs=FEW)
+
+
+def test_wide_spaces_cover_everything():
+    found = lf.coverage(
+        study_of(
+            {
+                "sgd": SGD,
+                "momentum": momentum(learning_rate={"log": [1e-3, 1e0]}),
+                "nesterov": {**MOMENTUM, "learning_rate": {"log": [1e-3, 1e0]}},
+                "rmsprop": RMSPROP,
+                "adam": ADAM,
+                "nadam": ADAM,
+            }
+        ),
+        scale=1.0,
+    )
+    assert len(found.covered) == 8
+    for each in found.covered:
+        assert (each.share, each.whole, each.short, each.lacking, each.why) == (1.0, True, (), (), "")
+
+
+# The same rule: boxes
+
+BOX = st.tuples(st.integers(-6, 0), st.integers(1, 4))  # where it starts and how long it is, in decades
+
+
+def log_range(start: int, length: int) -> dict[str, list[float]]:
+    return {"log": [10.0**start, 10.0 ** (start + length)]}
+
+
+def overlap(ours: tuple[int, int], theirs: tuple[int, int]) -> float:
+    low, high = max(ours[0], theirs[0]), min(sum(ours), sum(theirs))
+    return max(0, high - low) / ours[1]
+
+
+@settings(max_examples=60)
+@given(ours=st.tuples(BOX, BOX), theirs=st.tuples(BOX, BOX))
+def test_a_box_is_covered_as_far_as_they_overlap(ours, theirs):
+    """Learning rate and ε of adam, with β₁ fixed in the special one and free in the general one."""
+    fixed = {"rule": "adam", "beta1": 0.9, "beta2": 0.999}
+    special = {**fixed, "learning_rate": log_range(*ours[0]), "epsilon": log_range(*ours[1])}
+    general = {**fixed, "learning_rate": log_range(*theirs[0]), "epsilon": log_range(*theirs[1])}
+    found = covered(special, {**general, "beta1": {"uniform": [0.0, 0.99]}})
+    shares = [overlap(*pair) for pair in zip(ours, theirs, strict=True)]
+    assert found.share == pytest.approx(math.prod(shares), abs=FEW)
+    # Nothing is said of an axis that holds all; of the others, how far they must reach.
+    short = {each.key: each for each in found.short}
+    assert short.keys() == {key for key, share in zip(("learning_rate", "epsilon"), shares, strict=True) if share < 1}
+    for key, our, their in zip(("learning_rate", "epsilon"), ours, theirs, strict=True):
+        if key in short:
+            assert short[key].needs_low == pytest.approx(10.0 ** min(our[0], their[0]))
+            assert short[key].needs_high == pytest.approx(10.0 ** max(sum(our), sum(their)))
+    # A space that contains another covers it, and only then.
+    assert found.whole == all(share == 1 for share in shares)
+
+
+def widened(table: dict[str, Any], found: Coverage) -> dict[str, Any]:
+    """The general optimizer with its ranges as long as they would have to be."""
+    change = {}
+    for each in found.short:
+        ((kind, _),) = table[each.key].items()
+        change[each.key] = {kind: [float(each.needs_low), float(each.needs_high)]}
+    return {**table, **change}
+
+
+@pytest.mark.parametrize(
+    ("special", "general"),
+    [
+        (sgd(), momentum(learning_rate={"log": [0.3, 20.0]}, one_minus_momentum={"log": [1e-2, 0.2]})),
+        (sgd(), {"rule": "momentum", "learning_rate": {"log": [0.02, 0.2]}, "momentum": {"uniform": [0.2, 0.9]}}),
+        (sgd(), adam(epsilon={"log": [1e-8, 1e-3]})),
+        (sgd(), adam(**{"learning_rate/epsilon": {"log": [0.1, 0.2]}, "epsilon": {"log": [1e-8, 1e-3]}})),
+        (
+            momentum(learning_rate={"log": [1e-3, 0.7]}, one_minus_momentum={"log": [0.02, 1.0]}),
+            adam(one_minus_beta1={"log": [0.1, 0.5]}, epsilon={"log": [1e-4, 2.0]}),
+        ),
+    ],
+)
+def test_ranges_as_long_as_they_would_have_to_be_cover_everything(special, general):
+    found = covered(special, general, 1.0)
+    assert not found.whole
+    assert covered(special, widened(general, found), 1.0).whole
+
+
+# Limits
+
+
+def smallest_epsilon(rule: str, scale: float) -> float:
+    """From which ε on a rule, written out in numpy, follows sgd to a tenth on each of 128 random walks."""
+    gradients = scale / math.sqrt(3) * np.random.default_rng(99).normal(size=(128, 40, 4))
+    walk = np.cumsum(gradients, axis=1)
+    unit = scale if rule == "adam" else scale**2
+    for epsilon in unit * 10 ** np.arange(-2, 4, 0.05):
+        # Without memory the second moment is the square of the gradient; the rate has made up for ε.
+        damped = 1 / (1 + np.abs(gradients) / epsilon) if rule == "adam" else 1 / np.sqrt(1 + gradients**2 / epsilon)
+        error = np.linalg.norm(np.cumsum(damped * gradients, axis=1) - walk, axis=-1).max(1)
+        if np.all(error <= 0.1 * np.linalg.norm(walk, axis=-1).max(1)):
+            return float(epsilon)
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def tiny_epsilon() -> dict[float, StudyCoverage]:
+    """By gradient scale: adam and rmsprop whose ε stays far too small."""
+    tiny = {"log": [1e-16, 1e-8]}
+    study = study_of({"sgd": SGD, "adam": {**ADAM, "epsilon": tiny}, "rmsprop": {**RMSPROP, "epsilon": tiny}})
+    return {scale: lf.coverage(study, scale) for scale in (1e-2, 1.0, 1e2)}
+
+
+@pytest.mark.parametrize("rule", ["adam", "rmsprop"])
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
+def test_a_tiny_epsilon_cannot_express_sgd(tiny_epsilon, rule, scale):
+    found = edge_of(tiny_epsilon[scale], "sgd", rule)
+    assert found.share == 0
+    assert [each.key for each in found.short] == ["epsilon"]
+    assert found.short[0].high == pytest.approx(1e-8)
+    # Roughly ten times the gradients' size (rmsprop's ε is a square); numpy says it more closely.
+    needs = found.short[0].needs_high
+    assert smallest_epsilon(rule, scale) / 1.5 <= needs <= 10 * smallest_epsilon(rule, scale)
+    if rule == "adam":
+        assert scale <= needs <= 100 * scale
+    assert tiny_epsilon[scale].gradient_scale == scale
+
+
+@pytest.mark.parametrize(("rule", "power"), [("adam", 1), ("rmsprop", 2)])
+def test_the_epsilon_that_it_needs_goes_with_the_gradients(tiny_epsilon, rule, power):
+    needs = [edge_of(tiny_epsilon[scale], "sgd", rule).short[0].needs_high for scale in (1e-2, 1.0, 1e2)]
+    assert needs[1] / needs[0] == pytest.approx(100**power)
+    assert needs[2] / needs[1] == pytest.approx(100**power)
+
+
+def test_gradients_beyond_all_epsilons_ask_for_a_larger_one():
+    """For entries of 1e7, rmsprop's ε must be above 1e14: whatever is looked at, no smaller one is missing."""
+    general = {"rule": "rmsprop", "learning_rate": WIDE, "momentum": 0.0, "rho": 0.9, "epsilon": {"log": [1e-6, 1e6]}}
+    found = covered(sgd(), general, 1e7)
+    assert found.share == 0
+    assert "epsilon ≥" not in found.why
+
+
+def test_an_adam_that_cannot_move_covers_nothing():
+    """With β₂ = 1 its bias correction is zero, and so is every step."""
+    general = {"rule": "adam", "learning_rate": WIDE, "beta1": 0.0, "beta2": 1.0, "epsilon": WIDE}
+    assert all(each.share == 0 for each in lf.coverage(study_of({"sgd": SGD, "adam": general}), 1.0).covered)
+
+
+@pytest.mark.parametrize(("low", "high", "share"), [(1e-1, 1e1, 1 / 2), (1e-3, 1e1, 1.0), (1e-3, 1e-1, 1 / 2)])
+def test_a_ratio_is_compared_with_the_learning_rate_itself(low, high, share):
+    """With γ = 0 and β₂ = 0, α / ε is sgd's learning rate."""
+    axes = {"learning_rate/epsilon": {"log": [low, high]}, "one_minus_beta2": 1.0, "epsilon": {"log": [1e2, 1e4]}}
+    found = covered(sgd(), adam(**axes), 1.0)
+    assert found.share == pytest.approx(share, abs=FEW)
+
+
+@pytest.mark.parametrize(
+    ("beta2", "share"),
+    [
+        (0.0, 1 / 2),
+        # In the middle of 60 steps its correction of the second moment has the rate 1 / √(1 − 0.999³¹) times as large.
+        (0.999, (1 - math.log10(1 - 0.999**31) / 2) / 2),
+    ],
+)
+def test_a_plain_learning_rate_goes_with_epsilon(beta2, share):
+    """α = η ε in [1e3, 1e5] with ε in [1e2, 1e4]: η must be in [0.1, 1e3], half of [0.01, 1]."""
+    plain = {"rule": "adam", "learning_rate": {"log": [1e3, 1e5]}, "epsilon": {"log": [1e2, 1e4]}}
+    found = covered(sgd(), {**plain, "one_minus_beta1": ALL, "beta2": beta2}, 1.0, steps=60)
+    assert found.share == pytest.approx(share, abs=FEW)
+
+
+def test_a_momentum_close_to_one_needs_a_large_ratio():
+    """α / ε = η / (1 − γ), up to 1 / 0.01: with at most 1, what has η ≤ 1 − γ, half of a square."""
+    special = momentum(learning_rate={"log": [1e-2, 1e0]}, one_minus_momentum={"log": [1e-2, 1e0]})
+    general = adam(**{"learning_rate/epsilon": {"log": [1e-3, 1e0]}, "one_minus_beta2": 1.0})
+    found = covered(special, general, 1.0)
+    assert found.share == pytest.approx(1 / 2, abs=FEW)
+    assert found.why == "learning_rate/epsilon ≤ 1 would have to reach 100"
+
+
+# Schedules
+
+
+def test_choices_that_differ():
+    general = momentum(schedule={**LINEAR, "decay_factor": {"choice": [1e-2, 1e-1, 0.5]}})
+    found = covered(sgd(schedule=LINEAR), general)
+    assert found.share == pytest.approx(2 / 3, abs=FEW)
+    assert found.lacking == ("decay_factor",)
+    assert found.short == ()
+    assert found.why == "decay_factor lacks a value"
+
+
+def test_a_longer_list_covers_a_shorter_one():
+    general = momentum(schedule={**LINEAR, "decay_factor": {"choice": [1e-1, 0.5, 1e-3, 1e-2]}})
+    assert covered(sgd(schedule=LINEAR), general).whole
+
+
+def test_half_the_lengths_of_a_decay():
+    general = momentum(schedule={**LINEAR, "decay_steps": {"uniform": [0.75, 2.0]}})
+    found = covered(sgd(schedule=LINEAR), general)
+    assert found.share == pytest.approx(1 / 2, abs=FEW)
+    assert shortfall(found, "decay_steps").needs_low == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("factor", "share"), [({"uniform": [0.1, 1.0]}, 1.0), ({"choice": [0.1, 1]}, 1.0), ({"uniform": [0.1, 0.5]}, 0.0)]
+)
+def test_a_constant_rate_is_a_decay_by_one(factor, share):
+    constant, decaying = {"kind": "constant"}, {**LINEAR, "decay_factor": factor}
+    found = covered(sgd(schedule=constant), momentum(schedule=decaying))
+    assert found.share == share
+    assert ("decay_factor" in found.why) == (share < 1)
+
+
+# What is said of a study
+
+
+@pytest.fixture(scope="module")
+def mixed() -> StudyCoverage:
+    """Some of everything: whole, partly, not at all, not included."""
+    default = {"rule": "adam", "learning_rate": WIDE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+    short = {"learning_rate": {"log": [1e-1, 1e1]}, "one_minus_momentum": ALL}
+    tiny = {**ADAM, "epsilon": {"log": [1e-12, 1e-8]}}
+    return lf.coverage(
+        study_of({"sgd": SGD, "momentum": short, "default": default, "adam": tiny, "nesterov": MOMENTUM})
+    )
+
+
+def test_lines_and_dict_say_the_same(mixed):
+    lines, content = list(mixed.lines()), mixed.as_dict()
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    shares = {(each["special"], each["general"]): each["share"] for each in content["inclusions"]}
+    assert shares.keys() == {("sgd", "momentum"), ("sgd", "adam"), ("sgd", "nesterov"), ("momentum", "adam")} | {
+        ("default", "adam")
+    }
+    for pair, share in shares.items():
+        (line,) = (line for line in lines if re.search(rf"{pair[0]} ⊆ {pair[1]}\s", line))
+        assert f" {share:.0%}" in line
+        (each,) = (each for each in content["inclusions"] if (each["special"], each["general"]) == pair)
+        assert (share == 1) == (not each["short"] and not each["lacking"])
+        assert ("cannot express" in line) == (share == 0)
+        for short in each["short"]:
+            assert short["key"] in line
+            assert short["needs_low"] <= short["low"] < short["high"] <= short["needs_high"]
+    assert [(gap["special"], gap["general"]) for gap in content["not_included"]] == [
+        ("sgd", "default"),
+        ("momentum", "default"),
+    ]
+    for gap in content["not_included"]:
+        (line,) = (line for line in lines if f"{gap['special']} ⊄ {gap['general']}" in line)
+        assert gap["reason"] in line
+    assert len(lines) == 2 + len(content["inclusions"]) + len(content["not_included"])  # two lines of heading
+
+
+def test_what_is_short_where(mixed):
+    assert edge_of(mixed, "sgd", "momentum").share == pytest.approx(1 / 2, abs=FEW)
+    assert edge_of(mixed, "sgd", "nesterov").whole
+    # At ε = 1e-8 the ratio goes from 1e2 to 1e14; up to 1e6 are 4 of these 12 decades.
+    assert edge_of(mixed, "default", "adam").share == pytest.approx(4 / 12, abs=FEW)
+    assert edge_of(mixed, "momentum", "adam").share == 0
+    assert "epsilon ≤ 1e-08" in edge_of(mixed, "momentum", "adam").why
+
+
+def test_nothing_is_measured_where_no_limit_has_to_be_judged():
+    found = lf.coverage(study_of({"sgd": SGD, "momentum": MOMENTUM}))
+    assert found.gradient_scale is None
+    assert "gradient" not in "\n".join(found.lines())
+    alone = lf.coverage(study_of({"sgd": SGD}))
+    assert (list(alone.lines()), alone.covered, alone.missing) == ([], (), ())
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
+def test_a_gradient_scale_that_is_none_is_refused(scale):
+    with pytest.raises(UsageError, match=f"gradient scale {scale:g}.*positive"):
+        lf.coverage(study_of({"sgd": SGD, "adam": ADAM}), scale)
+
+
+# The gradients' size
+
+
+def entries_by_their_share(gradient: np.ndarray) -> np.ndarray:
+    """The root mean square of a gradient's entries, each weighted by its share of the squared norm."""
+    weights = gradient**2 / np.sum(gradient**2, axis=-1, keepdims=True)
+    return np.sqrt(np.sum(weights * gradient**2, axis=-1))
+
+
+def test_the_gradients_of_the_noisy_quadratic(mixed):
+    """The mean over four starts, against a simulation of many."""
+    h, generator = 1 / np.arange(1, 101), np.random.default_rng(1)
+    start, noise = generator.normal(size=(2, 20_000, 100))
+    simulated = entries_by_their_share(h * start + np.sqrt(h / 16) * noise)
+    assert mixed.gradient_scale is not None
+    assert mixed.gradient_scale > 0
+    assert abs(mixed.gradient_scale - simulated.mean()) < 4 * simulated.std() / math.sqrt(4)
+
+
+def test_the_gradients_of_wilsons_problem():
+    """All 50 examples at zero weights: the gradient is −Xᵀy / 50."""
+    labels = np.array([1.0, 1.0, 1.0, -1.0, -1.0] * 10)
+    features = np.zeros((50, 3 + 5 * 50))
+    for i, label in enumerate(labels):
+        features[i, :3] = label, 1, 1
+        features[i, 3 + 5 * i : 3 + 5 * i + (1 if label > 0 else 5)] = 1
+    expected = entries_by_their_share(-features.T @ labels / 50)
+    study = study_of({"sgd": SGD, "adam": ADAM}, workload="wilson")
+    assert lf.coverage(study).gradient_scale == pytest.approx(expected, rel=0.01)
+
+
+# The commands
+
+STUDY = """
+workload = "quadratic"
+steps = 60
+trials = 2
+pool = 4
+
+[optimizers.sgd]
+learning_rate = { log = [1e-2, 1e0] }
+
+[optimizers.momentum]
+learning_rate = { log = [1e-1, 1e1] }
+one_minus_momentum = { log = [1e-1, 1e0] }
+
+[optimizers.adam]
+"learning_rate/epsilon" = { log = [1e-3, 1e2] }
+one_minus_beta1 = { log = [1e-2, 1e0] }
+one_minus_beta2 = { log = [1e-2, 1e0] }
+epsilon = { log = [1e-3, 1e-1] }
+
+[optimizers.adam_default]
+rule = "adam"
+learning_rate = { log = [1e-5, 1e-1] }
+beta1 = 0.9
+beta2 = 0.999
+epsilon = 1e-8
+"""
+
+
+@pytest.fixture
+def cli(monkeypatch, capfd, tmp_path):
+    """Run a command in an empty folder; returns its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        out, err = capfd.readouterr()
+        return exit.value.code or 0, out, err
+
+    return call
+
+
+def test_check_prints_coverage(cli, tmp_path):
+    code, out, err = cli("check", "study.toml")
+    assert (code, err) == (0, "")
+    assert re.search(r"sgd ⊆ momentum +50%  learning_rate ≥ 0.1 would have to reach 0.01\n", out)
+    assert re.search(r"momentum ⊆ adam +0%  cannot express it here: .*epsilon ≤ 0.1", out)
+    assert "sgd ⊄ adam_default: beta1 is fixed at 0.9 and epsilon is fixed at 1e-08\n" in out
+    assert "adam_default ⊄ adam: " in out
+    assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
+
+
+def test_check_as_json_with_a_gradient_scale_of_ones_own(cli):
+    """Gradients a thousand times smaller need so much less of ε."""
+    code, out, _ = cli("check", "study.toml", "--json", "--gradient-scale", "1e-3")
+    found = json.loads(out)
+    assert code == 0
+    assert found["trial_steps"] == 4 * 4 * 60
+    assert found["gradient_scale"] == 1e-3
+    shares = {(each["special"], each["general"]): each["share"] for each in found["inclusions"]}
+    assert shares == {
+        ("sgd", "momentum"): pytest.approx(0.5, abs=FEW),
+        ("sgd", "adam"): 1.0,
+        ("momentum", "adam"): pytest.approx(1.0, abs=FEW),
+    }
+    assert {(each["special"], each["general"]) for each in found["not_included"]} == {
+        ("sgd", "adam_default"),
+        ("momentum", "adam_default"),
+        ("adam_default", "adam"),
+    }
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "much"])
+def test_a_gradient_scale_that_is_none_is_refused_in_one_line(cli, scale):
+    code, out, err = cli("check", "study.toml", "--gradient-scale", scale)
+    assert code == 2
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    assert re.search("gradient.scale", err)
+
+
+def test_taxonomy_says_that_all_is_verified(cli):
+    code, out, _ = cli("taxonomy", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert {("sgd", "momentum"), ("momentum", "adam"), ("optax.adam", "optax.adamw")} <= {
+        (each["special"], each["general"]) for each in found
+    }
+    assert all(each["verified"] is True for each in found)
+    assert all(each["equations"] for each in found)
