@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import levelfield as lf
+from levelfield.data import Data, Pass, Stream
 from levelfield.errors import OutOfMemory, StudyError
 from levelfield.executors import local
 from levelfield.executors.local import LocalExecutor
@@ -21,7 +22,7 @@ from levelfield.training.order import batch_indices
 from levelfield.training.program import Job, Program, program
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
-from levelfield.workloads import Data, Pass, Stream, Workload
+from levelfield.workloads import Workload
 from levelfield.workloads.base import L2, WEIGHT_DECAY, minimized
 from levelfield.workloads.layers import cross_entropy, regularised
 

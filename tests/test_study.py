@@ -636,9 +636,9 @@ def test_an_unknown_built_in_study_gets_a_suggestion(name):
 # Studies in small
 
 
-def test_scaling_shrinks_steps_trials_pool_and_evaluations_together():
+def test_scaling_shrinks_steps_trials_and_pool_together():
     study = small(steps=1000, trials=50, pool=250, eval_interval=100).scaled(0.02)
-    assert (study.steps, study.trials, study.pool, study.eval_interval) == (20, 1, 5, 2)
+    assert (study.steps, study.trials, study.pool, study.eval_interval) == (20, 1, 5, 5)  # evaluated four times
     assert study.scale == 0.02
     assert study.name.endswith("_0.02x")
     assert study.spec()["optimizers"] == small().spec()["optimizers"]

@@ -20,6 +20,7 @@ from scipy import stats
 
 import levelfield as lf
 from levelfield import workloads
+from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
 from levelfield.rules import Hyperparameter, get_rule
 from levelfield.store import Store
@@ -28,7 +29,7 @@ from levelfield.training import order
 from levelfield.training.program import Job, program
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point, Status, Trial
-from levelfield.workloads import Data, Workload, get_workload, layers
+from levelfield.workloads import Workload, get_workload, layers
 from levelfield.workloads.base import minimized
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")

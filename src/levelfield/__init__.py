@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from levelfield.analysis.best_of import Estimate, best_of
     from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison, compare
+    from levelfield.data import Data
     from levelfield.errors import LevelfieldError
     from levelfield.rules import Hyperparameter, optimizer, register_rule
     from levelfield.store import Store
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
     from levelfield.taxonomy.order import inclusions
     from levelfield.taxonomy.verify import verify
-    from levelfield.workloads import Data, Workload, register_workload
+    from levelfield.workloads import Workload, register_workload
 
 _HOME = {
     "Comparison": "comparison",
-    "Data": "workloads",
+    "Data": "data",
     "Estimate": "analysis.best_of",
     "Hyperparameter": "rules",
     "Inclusion": "taxonomy.inclusions",

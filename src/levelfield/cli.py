@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levelfield.errors import LevelfieldError, SearchExhausted, UsageError
+from levelfield.errors import DataError, LevelfieldError, SearchExhausted, UsageError
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
@@ -30,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+data = typer.Typer(help="The paper's data sets: fetch them, list them.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data, name="data")
 # click's ClickException: what is wrong with a command line. Typer keeps its own copy of click in newer versions.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
@@ -181,9 +183,12 @@ def check(
 
         speed = measure_speed(study, next(iter(study.optimizers)), _slots(slots))
         found |= {"trial_steps_per_second": speed, "hours": found["trial_steps"] / speed / 3600}
-    covered = coverage(study, gradient_scale)
+    try:
+        covered, obstacle = coverage(study, gradient_scale), None
+    except DataError as error:  # the rest can be said without
+        covered, obstacle = None, str(error)
     if as_json:
-        return _print_json(found | covered.as_dict())
+        return _print_json(found | (covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}))
     typer.echo(f"{study.name}: valid")
     typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {study.eval_interval} steps")
     width = max(11, *map(len, found["free"]))
@@ -198,7 +203,7 @@ def check(
         typer.echo(f"  time        about {found['hours']:.2g} hours here ({speed:,.0f} trial-steps/s)")
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
-    for line in covered.lines():
+    for line in covered.lines() if covered else [f"  inclusions  not judged: {obstacle} (or give --gradient-scale)"]:
         typer.echo(line)
 
 
@@ -236,6 +241,34 @@ def export(
     with _open(study, store, out) as opened:
         rows = write_trials(study, opened, output, curves=curves)
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, as 'levelfield data list' names them.")],
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="A folder with the publisher's files.")
+    ] = None,
+) -> None:
+    """Fetch a data set, or read it from a folder, into the cache."""
+    from levelfield import datasets
+
+    typer.echo(datasets.get(name, source, say=lambda line: typer.echo(line, err=True)))
+
+
+@data.command("list")
+def data_list(as_json: Json = False) -> None:
+    """List the data sets, and which are on this machine."""
+    from levelfield import datasets
+
+    rows = [
+        {"dataset": name, "here": datasets.about(name) is not None, "summary": datasets.summary(name)}
+        for name in datasets.names()
+    ]
+    if as_json:
+        return _print_json(rows)
+    for row in rows:
+        typer.echo(f"{row['dataset']:<14} {'here' if row['here'] else '–':<5} {row['summary']}")
 
 
 @app.command()

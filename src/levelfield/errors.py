@@ -5,7 +5,8 @@ LevelfieldError
 │   ├── StudyError        a study, or a value in it
 │   ├── SpaceError        a search space, or a hyperparameter in it
 │   ├── UnknownName       a name that does not exist, with the closest ones that do
-│   └── StoreError        a store that is none, cannot be used, or is newer than this version
+│   ├── StoreError        a store that is none, cannot be used, or is newer than this version
+│   └── DataError         data that are missing, broken or not what they should be
 ├── SearchExhausted       no more points to try, and the pool is still not full (exit code 1)
 └── OutOfMemory           not even one trial fits on the device (exit code 1)
 """
@@ -33,6 +34,10 @@ class SpaceError(UsageError):
 
 
 class StoreError(UsageError):
+    pass
+
+
+class DataError(UsageError):
     pass
 
 

@@ -154,7 +154,7 @@ class Study(BaseModel):
         return Study(**content | {key: value for key, value in changes.items() if value is not None})
 
     def scaled(self, factor: float) -> Study:
-        """The study in small, to try its whole path: steps, trials, pool and evaluations shrink together.
+        """The study in small, to try its whole path: steps, trials and pool shrink together.
 
         Schedules shrink with the steps, since their lengths are shares of them.
         """
@@ -164,8 +164,11 @@ class Study(BaseModel):
         def shrunk(count: int) -> int:
             return max(1, round(count * factor))
 
-        counts = {name: shrunk(getattr(self, name)) for name in ("steps", "trials", "pool", "eval_interval")}
-        return self.replace(name=f"{self.name}_{factor:g}x", scale=self.scale * factor, **counts)
+        counts = {name: shrunk(getattr(self, name)) for name in ("steps", "trials", "pool")}
+        # Evaluations do not get cheaper: of few steps, they would take most of the time.
+        interval = max(shrunk(self.eval_interval), -(-counts["steps"] // 4))
+        name = f"{self.name}_{factor:g}x"
+        return self.replace(name=name, scale=self.scale * factor, eval_interval=interval, **counts)
 
     def only(self, names: Iterable[str]) -> Study:
         """The study with some of its optimizers."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from levelfield.workloads import Stream
+from levelfield.data import Stream
 
 _BYTES = 256 * 2**20  # of batches on the device at once, at most, unless one step needs more
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from levelfield.data import Stream
 from levelfield.space import Hyperparameters
 from levelfield.training.program import Job, _key, load_data
-from levelfield.workloads import Stream
 
 _SEEDS = 4
 _EXAMPLES = 64  # of a batch: enough to tell its size

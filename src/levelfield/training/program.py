@@ -19,12 +19,13 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from levelfield.data import Data, Pass, Stream
 from levelfield.errors import StudyError
 from levelfield.rules import Rule
 from levelfield.training.feeds import Feeds
 from levelfield.training.order import batch_indices
 from levelfield.training.schedules import schedule
-from levelfield.workloads import Data, Pass, Stream, Workload
+from levelfield.workloads import Workload
 
 Hyper = dict[str, Any]
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()

@@ -5,11 +5,23 @@ from __future__ import annotations
 import importlib
 
 from levelfield.errors import UnknownName, UsageError
-from levelfield.workloads.base import Data, Pass, Stream, Workload
+from levelfield.workloads.base import Workload
 
-__all__ = ["Data", "Pass", "Stream", "Workload", "get_workload", "register_workload", "workload_names"]
+__all__ = ["Workload", "get_workload", "register_workload", "workload_names"]
 
-_BUILT_IN = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
+_BUILT_IN = (
+    "fashion_mini",
+    "tolstoi_mini",
+    "quadratic",
+    "wilson",
+    "fashion_mnist_cnn",
+    "cifar10_resnet32",
+    "cifar10_vgg16",
+    "cifar100_allcnnc",
+    "imagenet_resnet50",
+    "war_and_peace_lstm",
+    "lm1b_transformer",
+)
 _registered: dict[str, Workload] = {}
 
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from levelfield.workloads.base import CLASSIFICATION, Data, Workload
+from levelfield.data import Data
+from levelfield.workloads.base import CLASSIFICATION, Workload
 from levelfield.workloads.layers import classification_metrics, conv, cross_entropy
 
 _TRAIN, _VALID = 10_000, 2_000  # the other 2,000 images are the test set

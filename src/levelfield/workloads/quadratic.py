@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from levelfield.workloads.base import Data, Workload, minimized
+from levelfield.data import Data
+from levelfield.workloads.base import Workload, minimized
 
 _DIMENSIONS = 100
 

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from levelfield.workloads.base import CLASSIFICATION, Data, Workload
+from levelfield.data import Data
+from levelfield.workloads.base import CLASSIFICATION, Workload
 from levelfield.workloads.layers import LSTM, classification_metrics, cross_entropy
 
 _WINDOW = 32

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from levelfield.workloads.base import CLASSIFICATION, Data, Workload
+from levelfield.data import Data
+from levelfield.workloads.base import CLASSIFICATION, Workload
 
 _EXAMPLES = 50
 

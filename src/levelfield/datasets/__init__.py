@@ -1,0 +1,117 @@
+"""The paper's data sets: fetched from their publishers or read from a folder, decoded once into a cache.
+
+    levelfield data get cifar10 [--from DIR]
+
+The cache is ``$LEVELFIELD_DATA`` or the system's folder for caches. Importing this loads no JAX.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from levelfield.datasets import cache, imagenet, images, lm1b, text
+from levelfield.datasets.imagenet import stream_imagenet
+from levelfield.datasets.lm1b import stream_lm1b
+from levelfield.datasets.sources import Dataset, Say, download
+from levelfield.errors import DataError, UnknownName, UsageError
+
+__all__ = ["about", "arrays", "get", "names", "split", "stream_imagenet", "stream_lm1b", "summary"]
+
+_DATASETS = {
+    "fashion_mnist": images.FASHION_MNIST,
+    "cifar10": images.CIFAR10,
+    "cifar100": images.CIFAR100,
+    "war_and_peace": text.WAR_AND_PEACE,
+    "lm1b": lm1b.LM1B,
+    "imagenet": imagenet.IMAGENET,
+}
+_SPLIT_SEED = 2020
+
+
+def names() -> list[str]:
+    return list(_DATASETS)
+
+
+def summary(name: str) -> str:
+    return _dataset(name).summary
+
+
+def about(name: str) -> dict[str, Any] | None:
+    """Where a data set in the cache came from; None where it is not on this machine."""
+    _dataset(name)
+    return cache.about(name)
+
+
+def arrays(name: str) -> Mapping[str, npt.NDArray[Any]]:
+    """A data set's arrays from the cache: mapped into memory, read-only."""
+    dataset = _dataset(name)
+    found = cache.load(name)
+    if dataset.check:
+        dataset.check(cache.folder(name), cache.about(name) or {})
+    return found
+
+
+def get(name: str, source: Path | None = None, *, sample: bool = False, say: Say = lambda line: None) -> Path:
+    """Bring a data set into the cache and return its folder there; what is there already stays as it is.
+
+    ``source`` is a folder with the publisher's files; without it they are downloaded. ``sample`` accepts a part of
+    lm1b or imagenet, for tests: no study should be run on it. ``say`` is given lines that tell the progress.
+    """
+    dataset = _dataset(name)
+    try:
+        with cache.locked(name):
+            if not (dataset.indexed and source) and _cached(name, sample):
+                return cache.folder(name)
+            with cache.writing(name) as writer:
+                dataset.write(source or _publisher(name, dataset, say), writer, sample, say)
+            shutil.rmtree(_downloads(name), ignore_errors=True)
+    except OSError as error:
+        raise DataError(f"{error.filename or cache.root()}: {error.strerror or error}") from None
+    return cache.folder(name)
+
+
+def split(n: int, held_out: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Indices of n examples, ``held_out`` of them apart: (the others, those), each sorted, always the same.
+
+    >>> train, valid = split(10, 3)
+    >>> train, valid
+    (array([1, 2, 3, 5, 6, 7, 8]), array([0, 4, 9]))
+    """
+    if not 0 <= held_out <= n:
+        raise UsageError(f"{held_out} of {n} examples cannot be held out")
+    # The raw draws of a bit generator stay the same over numpy's versions; a Generator's permutation need not.
+    order = np.argsort(np.random.PCG64(_SPLIT_SEED).random_raw(n), kind="stable")
+    return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+def _dataset(name: str) -> Dataset:
+    if name not in _DATASETS:
+        raise UnknownName.of("data set", name, _DATASETS)
+    return _DATASETS[name]
+
+
+def _cached(name: str, sample: bool) -> bool:
+    """A whole data set also serves who would be content with a sample; not the other way round."""
+    content = cache.about(name)
+    return content is not None and (sample or not content["sample"])
+
+
+def _downloads(name: str) -> Path:
+    return cache.root() / "downloads" / name
+
+
+def _publisher(name: str, dataset: Dataset, say: Say) -> Path:
+    """A folder with the publisher's files: where a package installed them, or downloaded."""
+    for folder in dataset.installed:
+        if folder.is_dir():
+            return folder
+    if not dataset.remotes:
+        raise DataError(f"{name} cannot be downloaded: run 'levelfield data get {name} --from DIR' on its files")
+    download(name, dataset.remotes, _downloads(name), say)
+    return _downloads(name)

@@ -1,0 +1,52 @@
+"""Fashion-MNIST with the "Simple CNN" of Shallue et al. 2019."""
+
+from __future__ import annotations
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from levelfield.workloads import images
+from levelfield.workloads.base import CLASSIFICATION, L2, Workload
+from levelfield.workloads.layers import conv, max_pool
+
+
+class Net(nn.Module):
+    """Two 5×5 convolutions with max pooling, a hidden and a linear layer: 3,274,634 parameters."""
+
+    features: tuple[int, ...] = (32, 64)
+    hidden: int = 1024
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        for features in self.features:
+            x = nn.relu(nn.Conv(features, (5, 5), padding=2, conv_general_dilated=conv)(x))
+            x = max_pool(x)
+        x = nn.relu(nn.Dense(self.hidden)(x.reshape(len(x), -1)))
+        return nn.Dense(10)(x)
+
+
+def prepare(images: jax.Array) -> jax.Array:
+    return images[..., None].astype(jnp.float32) / 255.0
+
+
+CLASSIFIER = images.Classifier(Net(), (28, 28), prepare)
+
+WORKLOAD = Workload(
+    name="fashion_mnist_cnn",
+    summary="Fashion-MNIST (55,000/5,000/10,000), Simple CNN",
+    batch_size=256,
+    eval_interval=500,
+    metrics=CLASSIFICATION,
+    select="valid_error",
+    load=functools.partial(images.load, "fashion_mnist"),
+    init=CLASSIFIER.init,
+    loss=CLASSIFIER.loss,
+    evaluate=CLASSIFIER.evaluate,
+    hyperparameters=L2,
+    dataset="fashion_mnist",
+    slots_per_core=1,
+    slots_per_gpu=8,
+)
