@@ -27,8 +27,10 @@ lint: .venv/installed-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
 	touch $@
 
+# Layers are tested against PyTorch's where its CPU build can be had: the usual one brings gigabytes of CUDA along.
 .venv/installed-dev: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[dev]"
+	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock "torch==2.13.0+cpu"
 	touch $@
 
 lock:                          ## renew requirements.lock (needs uv)

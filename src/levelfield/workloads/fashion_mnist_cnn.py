@@ -48,5 +48,5 @@ WORKLOAD = Workload(
     hyperparameters=L2,
     dataset="fashion_mnist",
     slots_per_core=1,
-    slots_per_gpu=8,
+    slots_per_gpu=1,
 )
