@@ -26,7 +26,6 @@ lf.register_rule(
 )
 
 
-
 # With a large softness it is momentum, at a learning rate larger by as much.
 def as_momentum(learning_rate, momentum, *, softness):
     """α_t = s η_t, the same γ"""
