@@ -34,7 +34,7 @@ EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_A_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
 LARGE = {"fashion_mnist_cnn": (1, 4, 8), "cifar10_resnet32": (1, 2), "war_and_peace_lstm": (1, 64, 256)}
-_STRETCH = 50  # steps of a large workload between two looks at the clock
+_STRETCH = 20  # steps of a large workload between two looks at the clock
 
 # ---------------------------------------------------------------------------- levelfield
 
@@ -80,7 +80,7 @@ def rates(contenders: list[Any], rounds: int, seconds: float) -> dict[Any, list[
     return dict(zip(contenders, map(list, zip(*turns, strict=True)), strict=True))
 
 
-def row(name: str, rounds: int, seconds: float) -> list[str]:
+def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str]:
     workload = get_workload(name)
     threads = sorted({1, torch.get_num_threads()}) if DEVICE.type == "cpu" else [1]
     on_gpu = DEVICE.type == "cuda"
@@ -91,7 +91,7 @@ def row(name: str, rounds: int, seconds: float) -> list[str]:
     if on_gpu and name in LARGE:
         theirs.append(TorchTrial(workload, ADAM, compiled=True))
     bare = [Slots(workload, count) for count in counts]
-    evaluating = [Slots(workload, count, evaluate=True) for count in counts]
+    evaluating = [] if training_only else [Slots(workload, count, evaluate=True) for count in counts]
     found = rates([*theirs, *bare, *evaluating], rounds, seconds)
     torch.set_num_threads(threads[-1])
 
@@ -99,16 +99,18 @@ def row(name: str, rounds: int, seconds: float) -> list[str]:
         return statistics.median(found[contender])
 
     one, slots = max(theirs, key=median), max(bare, key=median)
-    same = evaluating[bare.index(slots)]
-    share = statistics.median(1 - slow / fast for fast, slow in zip(found[slots], found[same], strict=True))
+    with_evaluation = ["–", "–"]
+    if evaluating:
+        same = evaluating[bare.index(slots)]
+        share = statistics.median(1 - slow / fast for fast, slow in zip(found[slots], found[same], strict=True))
+        with_evaluation = [f"{median(same):,.0f}", f"{max(share, 0):.0%} (every {workload.eval_interval})"]
     return [
         name,
-        f"{median(one):,.0f} ({one.name})",
-        f"{median(slots):,.0f} ({slots.slots} slots)",
+        f"{median(one):,.4g} ({one.name})",
+        f"{median(slots):,.4g} ({slots.slots} slots)",
         f"{median(slots) / median(one):.1f}×",
-        f"{median(same):,.0f}",
-        f"{max(share, 0):.0%} (every {workload.eval_interval})",
-        ", ".join(f"{each.slots}: {median(each):,.0f}" for each in bare),
+        *with_evaluation,
+        "; ".join(f"{each.slots}: {median(each):,.4g}" for each in bare),
     ]
 
 
@@ -128,6 +130,7 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(EMBEDDED), help="names, with commas between them")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of each stretch that is timed")
     parser.add_argument("--rounds", type=int, default=5, help="how often all take their turn")
+    parser.add_argument("--training-only", action="store_true", help="leave evaluation out, which takes long to time")
     arguments = parser.parse_args()
     use_every_core()
     torch.set_float32_matmul_precision("high")
@@ -136,8 +139,11 @@ def main() -> None:
         f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}, {os.cpu_count()} cores, "
         f"jax {jax.__version__}, torch {torch.__version__} on {DEVICE}"
     )
-    names = arguments.workloads.split(",")
-    print(table([HEADINGS, *(row(name, arguments.rounds, arguments.seconds) for name in names)]))
+    rows = [HEADINGS]
+    for name in arguments.workloads.split(","):
+        rows.append(row(name, arguments.rounds, arguments.seconds, arguments.training_only))
+        print(", ".join(rows[-1]), flush=True)  # what is known already, should the rest take too long
+    print(table(rows))
 
 
 if __name__ == "__main__":

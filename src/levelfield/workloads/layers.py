@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,22 @@ def conv(
     plain = all(others.get(key) in (None, 1, (1, 1)) for key in unusual) and not isinstance(padding, str)
     if jax.default_backend() != "cpu" or not plain:
         return jax.lax.conv_general_dilated(inputs, kernel, strides, padding, precision=precision, **others)
+    bytes_each = math.prod(kernel.shape[:3]) * inputs[0, ..., 0].size * inputs.dtype.itemsize // math.prod(strides)
+    if len(inputs) * bytes_each <= _IN_CACHE:
+        return _by_patches(inputs, kernel, strides, padding, precision)
+    # As many examples at a time as a core's cache holds the patches of, which the way back makes anew: to fetch
+    # them from memory takes longer.
+    fitting = max(1, _IN_CACHE // bytes_each)
+    some = next(n for n in range(fitting, 0, -1) if len(inputs) % n == 0)
+    convolve = jax.checkpoint(lambda some, kernel: _by_patches(some, kernel, strides, padding, precision))
+    parts = jax.lax.map(lambda part: convolve(part, kernel), inputs.reshape(-1, some, *inputs.shape[1:]))
+    return parts.reshape(len(inputs), *parts.shape[2:])
+
+
+_IN_CACHE = 2**20  # bytes
+
+
+def _by_patches(inputs: jax.Array, kernel: jax.Array, strides: Any, padding: Any, precision: Any) -> jax.Array:
     height, width, channels, features = kernel.shape
     padded = jnp.pad(inputs, ((0, 0), *padding, (0, 0)))
     rows = (padded.shape[1] - height) // strides[0] + 1
