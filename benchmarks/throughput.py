@@ -80,6 +80,10 @@ def rates(contenders: list[Any], rounds: int, seconds: float) -> dict[Any, list[
     return dict(zip(contenders, map(list, zip(*turns, strict=True)), strict=True))
 
 
+def shown(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.2g}"
+
+
 def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str]:
     workload = get_workload(name)
     threads = sorted({1, torch.get_num_threads()}) if DEVICE.type == "cpu" else [1]
@@ -103,14 +107,14 @@ def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str
     if evaluating:
         same = evaluating[bare.index(slots)]
         share = statistics.median(1 - slow / fast for fast, slow in zip(found[slots], found[same], strict=True))
-        with_evaluation = [f"{median(same):,.0f}", f"{max(share, 0):.0%} (every {workload.eval_interval})"]
+        with_evaluation = [f"{shown(median(same))}", f"{max(share, 0):.0%} (every {workload.eval_interval})"]
     return [
         name,
-        f"{median(one):,.4g} ({one.name})",
-        f"{median(slots):,.4g} ({slots.slots} slots)",
+        f"{shown(median(one))} ({one.name})",
+        f"{shown(median(slots))} ({slots.slots} slots)",
         f"{median(slots) / median(one):.1f}×",
         *with_evaluation,
-        "; ".join(f"{each.slots}: {median(each):,.4g}" for each in bare),
+        "; ".join(f"{each.slots}: {shown(median(each))}" for each in bare),
     ]
 
 

@@ -295,9 +295,9 @@ def studies(as_json: Json = False) -> None:
     if as_json:
         return _print_json(rows)
     for row in rows:
-        typer.echo(f"{row['study']:<14} {row['description']}")
+        typer.echo(f"{row['study']}: {row['description']}")
         typer.echo(
-            f"{'':<14} {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, "
+            f"    {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, "
             f"{row['steps']:,} steps: {row['trial_steps']:,} trial-steps"
         )
 
@@ -317,13 +317,15 @@ def workloads(as_json: Json = False) -> None:
                     "batch_size": each.batch_size,
                     "select": each.select,
                     "metrics": dict(each.metrics),
+                    "dataset": each.dataset,
                 }
                 for each in found
             ]
         )
     for each in found:
-        typer.echo(f"{each.name:<14} {each.summary}")
-        typer.echo(f"{'':<14} batch {each.batch_size}, selected by {each.select}")
+        typer.echo(f"{each.name}: {each.summary}")
+        needs = f", needs the data set {each.dataset}" if each.dataset else ""
+        typer.echo(f"    batch {each.batch_size}, selected by {each.select}{needs}")
 
 
 def _slots(text: str) -> int | None:

@@ -80,7 +80,7 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
     order = sorted(names, key=lambda name: sign * means[name])
     first, *others = order
     said = [
-        f"With {k} trials each, {first} has the best expected {study.select}: "
+        f"With {k} trial{'s' if k > 1 else ''} each, {first} has the best expected {study.select}: "
         f"{show_metric(study.select, means[first])}."
     ]
     chances = {name: comparison.beats(first, name) for name in others}
