@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,3 +26,18 @@ def _jax() -> None:
     jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache/jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture
+def command(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
+    """Run a command; returns its exit code, stdout and stderr."""
+    from levelfield.cli import main
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        out, err = capfd.readouterr()
+        return exit.value.code or 0, out, err
+
+    return call

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from pathlib import Path
 
 import polars
 import pytest
-
-from levelfield.cli import main
 
 SMALL = """
 workload = "quadratic"
@@ -32,19 +29,11 @@ epsilon = { log = [1e-3, 1e0] }
 
 
 @pytest.fixture
-def cli(monkeypatch, capfd, tmp_path):
-    """Run a command in an empty folder; returns its exit code, stdout and stderr."""
+def cli(monkeypatch, command, tmp_path):
+    """Commands are run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SMALL)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        out, err = capfd.readouterr()
-        return exit.value.code or 0, out, err
-
-    return call
+    return command
 
 
 def test_compare_prints_a_table_and_sentences_and_writes_a_report(cli, tmp_path):

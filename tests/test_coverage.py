@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield.cli import main
 from levelfield.errors import UsageError
 from levelfield.taxonomy.coverage import Coverage, Shortfall, StudyCoverage
 
@@ -443,19 +441,11 @@ epsilon = 1e-8
 
 
 @pytest.fixture
-def cli(monkeypatch, capfd, tmp_path):
-    """Run a command in an empty folder; returns its exit code, stdout and stderr."""
+def cli(monkeypatch, command, tmp_path):
+    """Commands are run in an empty folder."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.toml").write_text(STUDY)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        out, err = capfd.readouterr()
-        return exit.value.code or 0, out, err
-
-    return call
+    return command
 
 
 def test_check_prints_coverage(cli, tmp_path):

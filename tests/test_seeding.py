@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import polars
 import pytest
 
 import levelfield as lf
-from levelfield.cli import main
 from levelfield.executors.local import LocalExecutor
 
 RATE, FRACTION, EPSILON = {"log": [1e-2, 1e0]}, {"log": [1e-1, 1e0]}, {"log": [1e-3, 1e3]}
@@ -218,18 +216,10 @@ def test_optax_optimizers_follow_too():
 
 
 @pytest.fixture
-def cli(monkeypatch, capfd, run):
-    """Run a command beside the stores; returns its exit code, stdout and stderr."""
+def cli(monkeypatch, command, run):
+    """Commands are run beside the stores."""
     monkeypatch.chdir(run.plain.parent)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        out, err = capfd.readouterr()
-        return exit.value.code or 0, out, err
-
-    return call
+    return command
 
 
 def test_compare_tells_audit_and_seeds(cli, run, tmp_path):
