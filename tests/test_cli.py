@@ -118,13 +118,59 @@ def test_check_says_what_a_study_costs(cli):
     assert json.loads(out)["trial_steps_per_second"] > 0
 
 
-@pytest.mark.parametrize("command", ["studies", "workloads"])
-def test_lists(cli, command):
-    code, out, _ = cli(command)
+@pytest.mark.parametrize("listing", ["studies", "workloads"])
+def test_lists(cli, listing):
+    code, out, _ = cli(listing)
     assert code == 0
     for name in ("fashion_mini", "tolstoi_mini", "quadratic", "wilson"):
         assert name in out
-    assert len(json.loads(cli(command, "--json")[1])) >= 4
+    assert len(json.loads(cli(listing, "--json")[1])) >= 4
+
+
+def test_data_sets_are_listed_with_what_is_here(cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "nothing"))
+    code, out, _ = cli("data", "list")
+    assert code == 0
+    assert "cifar10" in out
+    assert not any(row["here"] for row in json.loads(cli("data", "list", "--json")[1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("data", "get", "cifr10"), "did you mean 'cifar10'"),
+        (("data", "get", "imagenet"), "--from DIR"),
+        (("data", "get", "cifar10", "--from", "nowhere"), "nowhere"),
+        (("compare", "fashion_mnist", "--scale", "0.001"), "run 'levelfield data get fashion_mnist'"),
+        (("compare", "quadratic", "--scale", "0"), "scale = 0"),
+    ],
+)
+def test_missing_data_and_bad_scales_are_told_in_one_line(cli, monkeypatch, tmp_path, arguments, words):
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "nothing"))
+    code, out, err = cli(*arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+    assert not out
+    assert not (tmp_path / "levelfield-out").exists()
+
+
+def test_a_study_without_its_data_can_be_checked(cli, monkeypatch, tmp_path):
+    """What needs the data is left out, and said."""
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "nothing"))
+    code, out, _ = cli("check", "fashion_mnist")
+    assert code == 0
+    assert "trial-steps" in out
+    assert "not judged" in out
+    assert "--gradient-scale" in out
+
+
+def test_a_scaled_study_says_so_everywhere(cli, tmp_path):
+    code, out, _ = cli("compare", "small.toml", "--scale", "0.5")
+    assert code == 0
+    assert "small_0.5x" in out
+    assert "Scaled to 0.5" in out
+    assert "Scaled to 0.5" in (tmp_path / "levelfield-out/small_0.5x/report.html").read_text("utf-8")
 
 
 def edited(old: str, new: str) -> str:

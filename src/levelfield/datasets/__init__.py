@@ -64,6 +64,8 @@ def get(name: str, source: Path | None = None, *, sample: bool = False, say: Say
     lm1b or imagenet, for tests: no study should be run on it. ``say`` is given lines that tell the progress.
     """
     dataset = _dataset(name)
+    if source and not source.exists():
+        raise DataError(f"{source}: no such file or folder")
     try:
         with cache.locked(name):
             if not (dataset.indexed and source) and _cached(name, sample):
