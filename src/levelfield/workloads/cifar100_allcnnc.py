@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.base import CLASSIFICATION, L2, Workload
 from levelfield.workloads.layers import conv
 
 
@@ -50,19 +47,10 @@ class Net(nn.Module):
 
 CLASSIFIER = images.Classifier(Net(), (32, 32, 3), images.standardise, images.pad_crop_flip)
 
-WORKLOAD = Workload(
-    name="cifar100_allcnnc",
-    summary="CIFAR-100 (45,000/5,000/10,000), All-CNN-C with dropout",
+WORKLOAD = CLASSIFIER.workload(
+    "cifar100_allcnnc",
+    "CIFAR-100 (45,000/5,000/10,000), All-CNN-C with dropout",
+    "cifar100",
     batch_size=256,
     eval_interval=875,  # five epochs
-    metrics=CLASSIFICATION,
-    select="valid_error",
-    load=functools.partial(images.load, "cifar100"),
-    init=CLASSIFIER.init,
-    loss=CLASSIFIER.loss,
-    evaluate=CLASSIFIER.evaluate,
-    hyperparameters=L2,
-    dataset="cifar100",
-    slots_per_core=1,
-    slots_per_gpu=1,
 )

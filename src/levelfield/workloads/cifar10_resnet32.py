@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.base import CLASSIFICATION, L2, Workload
 from levelfield.workloads.layers import BatchNorm
 from levelfield.workloads.resnet import Basic, Stages, convolution
 
@@ -29,19 +28,10 @@ class Net(nn.Module):
 
 CLASSIFIER = images.Classifier(Net(), (32, 32, 3), images.standardise, images.pad_crop_flip)
 
-WORKLOAD = Workload(
-    name="cifar10_resnet32",
-    summary="CIFAR-10 (45,000/5,000/10,000), ResNet-32 with batch normalisation",
+WORKLOAD = CLASSIFIER.workload(
+    "cifar10_resnet32",
+    "CIFAR-10 (45,000/5,000/10,000), ResNet-32 with batch normalisation",
+    "cifar10",
     batch_size=256,
     eval_interval=500,
-    metrics=CLASSIFICATION,
-    select="valid_error",
-    load=functools.partial(images.load, "cifar10"),
-    init=CLASSIFIER.init,
-    loss=CLASSIFIER.loss,
-    evaluate=CLASSIFIER.evaluate,
-    hyperparameters=L2,
-    dataset="cifar10",
-    slots_per_core=1,
-    slots_per_gpu=1,
 )

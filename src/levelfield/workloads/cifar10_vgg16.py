@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.base import CLASSIFICATION, L2, Workload
 from levelfield.workloads.layers import BatchNorm, conv, max_pool
 
 
@@ -44,19 +41,10 @@ class Net(nn.Module):
 # Mirror images as in cifar.torch, and no random crops: the paper leaves them out for Wilson et al.'s sake.
 CLASSIFIER = images.Classifier(Net(), (32, 32, 3), images.standardise, images.flip)
 
-WORKLOAD = Workload(
-    name="cifar10_vgg16",
-    summary="CIFAR-10 (45,000/5,000/10,000), VGG-16 with batch normalisation and dropout",
+WORKLOAD = CLASSIFIER.workload(
+    "cifar10_vgg16",
+    "CIFAR-10 (45,000/5,000/10,000), VGG-16 with batch normalisation and dropout",
+    "cifar10",
     batch_size=128,
     eval_interval=1755,  # five epochs
-    metrics=CLASSIFICATION,
-    select="valid_error",
-    load=functools.partial(images.load, "cifar10"),
-    init=CLASSIFIER.init,
-    loss=CLASSIFIER.loss,
-    evaluate=CLASSIFIER.evaluate,
-    hyperparameters=L2,
-    dataset="cifar10",
-    slots_per_core=1,
-    slots_per_gpu=1,
 )

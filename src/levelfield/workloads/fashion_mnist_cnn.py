@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from levelfield.workloads import images
-from levelfield.workloads.base import CLASSIFICATION, L2, Workload
 from levelfield.workloads.layers import conv, max_pool
 
 
@@ -38,19 +35,10 @@ def prepare(images: jax.Array) -> jax.Array:
 
 CLASSIFIER = images.Classifier(Net(), (28, 28), prepare)
 
-WORKLOAD = Workload(
-    name="fashion_mnist_cnn",
-    summary="Fashion-MNIST (55,000/5,000/10,000), Simple CNN",
+WORKLOAD = CLASSIFIER.workload(
+    "fashion_mnist_cnn",
+    "Fashion-MNIST (55,000/5,000/10,000), Simple CNN",
+    "fashion_mnist",
     batch_size=256,
     eval_interval=500,
-    metrics=CLASSIFICATION,
-    select="valid_error",
-    load=functools.partial(images.load, "fashion_mnist"),
-    init=CLASSIFIER.init,
-    loss=CLASSIFIER.loss,
-    evaluate=CLASSIFIER.evaluate,
-    hyperparameters=L2,
-    dataset="fashion_mnist",
-    slots_per_core=1,
-    slots_per_gpu=1,
 )

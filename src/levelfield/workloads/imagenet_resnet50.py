@@ -15,7 +15,7 @@ import numpy as np
 
 from levelfield.data import Data, Pass
 from levelfield.workloads import images
-from levelfield.workloads.base import CLASSIFICATION, LABEL_SMOOTHING, WEIGHT_DECAY, Workload
+from levelfield.workloads.base import LABEL_SMOOTHING, WEIGHT_DECAY
 from levelfield.workloads.layers import BatchNorm
 from levelfield.workloads.resnet import Bottleneck, Stages, convolution
 
@@ -91,19 +91,12 @@ def load() -> Data:
 
 CLASSIFIER = images.Classifier(Net(), (256, 256, 3), prepare, augment)
 
-WORKLOAD = Workload(
-    name="imagenet_resnet50",
-    summary="ImageNet (1,231,167/50,000/50,000), ResNet-50 with ghost batch normalisation",
+WORKLOAD = CLASSIFIER.workload(
+    "imagenet_resnet50",
+    "ImageNet (1,231,167/50,000/50,000), ResNet-50 with ghost batch normalisation",
+    "imagenet",
     batch_size=1024,
     eval_interval=2500,
-    metrics=CLASSIFICATION,
-    select="valid_error",
     load=load,
-    init=CLASSIFIER.init,
-    loss=CLASSIFIER.loss,
-    evaluate=CLASSIFIER.evaluate,
     hyperparameters=WEIGHT_DECAY | LABEL_SMOOTHING,
-    dataset="imagenet",
-    slots_per_core=1,
-    slots_per_gpu=1,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from levelfield.data import Data
+from levelfield.workloads.base import CLASSIFICATION, L2, Workload
 from levelfield.workloads.layers import classification_metrics, cross_entropy, regularised
 
 _HELD_OUT = 5_000  # for validation; the training metrics are taken on as many
@@ -55,6 +57,22 @@ class Classifier:
     def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
         images, labels = batch
         return classification_metrics(self.net.apply({"params": params, **state}, self.prepare(images)), labels)
+
+    def workload(self, name: str, summary: str, dataset: str, **others: Any) -> Workload:
+        """The workload, one trial at a time on a device: nets of this size fill it."""
+        common = {"load": functools.partial(load, dataset), "hyperparameters": L2, "slots_per_core": 1} | others
+        return Workload(
+            name,
+            summary,
+            metrics=CLASSIFICATION,
+            select="valid_error",
+            init=self.init,
+            loss=self.loss,
+            evaluate=self.evaluate,
+            dataset=dataset,
+            slots_per_gpu=1,
+            **common,
+        )
 
 
 def load(dataset: str) -> Data:
