@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from levelfield.errors import SpaceError, UnknownName
@@ -28,6 +28,13 @@ class Hyperparameter:
     traced: bool = True  # may differ from trial to trial; otherwise it is part of the program
     numeric: bool = True
     default: Any = None  # what it is where nothing is said, if it need not be
+
+    def allows(self, value: float) -> bool:
+        return self.low <= value <= self.high and not (self.open and value == self.low)
+
+    @property
+    def interval(self) -> str:
+        return f"{'(' if self.open else '['}{self.low:g}, {self.high:g}]"
 
 
 POSITIVE = Hyperparameter(low=0.0, open=True)
@@ -65,15 +72,15 @@ class Rule:
 def check_domain(axis: Axis, about: Hyperparameter) -> None:
     """Refuse values that the hyperparameter cannot take."""
     # A ratio's bounds are not its hyperparameter's, but its divisor is positive: its sign is.
-    low, high = about.low, float("inf") if axis.divisor else about.high
+    domain = replace(about, high=float("inf")) if axis.divisor else about
     for end in axis.dimension.ends if axis.divisor else axis.extremes:
         if isinstance(end, bool | str):
             if axis.dimension.free:
                 raise SpaceError(f"{axis.key}: {end!r} cannot be searched over: make one optimizer for each value")
             if about.numeric:
                 raise SpaceError(f"{axis.key} = {end!r} must be a number")
-        elif not low <= end <= high or (about.open and end == low):
-            raise SpaceError(f"{axis.key} reaches {end:g}, outside {'(' if about.open else '['}{low:g}, {high:g}]")
+        elif not domain.allows(end):
+            raise SpaceError(f"{axis.key} reaches {end:g}, outside {domain.interval}")
     if axis.dimension.free and not about.traced:
         raise SpaceError(f"{axis.key} cannot be searched over: it shapes the program; fix it to a value")
 

@@ -117,9 +117,9 @@ class _Images:
         self.covered = far.min(1) == 0
         if way.limit:
             follows = _follows(study, edge, way, points, opens, scale)
+            self.covered = np.any((far == 0) & follows, axis=1)
             follows[~follows.any(1), -1 if way.towards else 0] = True  # where nothing does, as far as was looked
             far = np.where(follows, far, np.inf)
-            self.covered = np.any((far == 0) & follows, axis=1)
         self.distance = far.min(1).sum()
         # Of each point's images, the one that needs the least beyond the ranges.
         chosen = np.arange(len(points)) * far.shape[1] + far.argmin(1)

@@ -353,7 +353,12 @@ def known_inclusions() -> list[Inclusion]:
 
 
 def inclusions_between(special: str, general: str) -> list[Inclusion]:
-    """The ways in which one rule includes another, directly or through others: exact ones first, short ones first."""
+    """The ways in which one rule includes another, directly or through others: exact ones first, short ones first.
+
+    A rule includes itself, by the witness that changes nothing.
+    """
+    if special == general:
+        return [Inclusion(special, general, ())]
     found = _chains(special, general, frozenset({special}))
     return sorted(found, key=lambda each: (not each.exact, len(each.witnesses)))
 
@@ -438,7 +443,7 @@ def simulate(special: str, hyperparameters: Mapping[str, Any], by: str, **open: 
 
 def _way(special: str, by: str, given: Mapping[str, Any], open: Mapping[str, Any]) -> Inclusion:
     """The first way that has these switches and leaves these values open."""
-    ways = [Inclusion(special, by, ())] if special == by else inclusions_between(special, by)
+    ways = inclusions_between(special, by)
     if not ways:
         known = sorted(each for each in _rules() if each != special and inclusions_between(special, each))
         raise UsageError(
@@ -479,5 +484,5 @@ def _check_values(rule: Rule, values: Mapping[str, Any]) -> None:
             continue
         if not isinstance(value, int | float):
             raise SpaceError(f"{name} = {value!r} must be a number")
-        if not about.low <= value <= about.high or (about.open and value == about.low):
-            raise SpaceError(f"{name} = {value:g} lies outside [{about.low:g}, {about.high:g}]")
+        if not about.allows(value):
+            raise SpaceError(f"{name} = {value:g} lies outside {about.interval}")

@@ -94,8 +94,7 @@ def reduction(found: Sequence[Edge]) -> list[Edge]:
 
 
 def _all_ways(study: Study, special: str, general: str) -> list[Inclusion]:
-    rules = study.optimizer(special).rule.name, study.optimizer(general).rule.name
-    return [Inclusion(*rules, ())] if rules[0] == rules[1] else inclusions_between(*rules)
+    return inclusions_between(study.optimizer(special).rule.name, study.optimizer(general).rule.name)
 
 
 def sample(space: Space, n: int) -> list[Hyperparameters]:
@@ -221,7 +220,8 @@ def _outside(study: Study, special: str, general: str) -> str | None:
         return None
     same = {one.name for one in ours.space.free} == {one.name for one in theirs.space.free}
     points = sample(ours.space, _POINTS)
-    values = translated(study, special, general, Inclusion(ours.rule.name, theirs.rule.name, ()), points, {})
+    (identity,) = _all_ways(study, special, general)
+    values = translated(study, special, general, identity, points, {})
     out = []
     for one in bearing(theirs, values):
         if not one.dimension.free:

@@ -158,13 +158,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: Any = None) -
     return (1 - smoothing) * hard - smoothing * jax.nn.log_softmax(logits).mean()
 
 
-def weights(params: Any) -> Any:
-    """True for what is regularised: matrices and kernels, not biases, nor scales of a normalisation."""
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
-
-
 def regularised(loss: jax.Array, params: Any, hyperparameters: Mapping[str, Any]) -> jax.Array:
-    """The loss with λ/2 ‖w‖², if the study names ``l2``."""
+    """The loss with λ/2 ‖w‖² over matrices and kernels, not biases or scales, if the study names ``l2``."""
     if "l2" not in hyperparameters:
         return loss
     squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
