@@ -33,7 +33,7 @@ from levelfield.workloads import Workload, get_workload
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_A_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
-LARGE = {"fashion_mnist_cnn": (1, 4, 8), "cifar10_resnet32": (1, 2), "war_and_peace_lstm": (1, 64, 256)}
+LARGE = {"fashion_mnist_cnn": (1, 4), "cifar10_resnet32": (1, 2), "war_and_peace_lstm": (1, 256)}
 _STRETCH = 20  # steps of a large workload between two looks at the clock
 
 # ---------------------------------------------------------------------------- levelfield

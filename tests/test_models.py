@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -579,8 +580,8 @@ def test_dropout(name: str, rates: list[float]) -> None:
     found: list[tuple[float, bool]] = []
 
     def record(call: Any, arguments: Any, others: Any, context: Any) -> Any:
-        if isinstance(context.module, nn.Dropout) and context.method_name == "__call__":
-            found.append((context.module.rate, context.module.deterministic))
+        if isinstance(context.module, layers.Dropout) and context.method_name == "__call__":
+            found.append((context.module.rate, arguments[1]))
         return call(*arguments, **others)
 
     of = workload(name)
@@ -592,8 +593,23 @@ def test_dropout(name: str, rates: list[float]) -> None:
         found.clear()
         evaluated = batch[0][None] if of.sequential else (batch, np.ones(2, np.float32)) if name[0] == "l" else batch
         jax.eval_shape(lambda *model: of.evaluate(*model, evaluated), params, state)
-    assert training == [(rate, False) for rate in rates]
-    assert all(deterministic for _, deterministic in found)
+    assert training == [(rate, True) for rate in rates]
+    assert not any(train for _, train in found)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_dropout_keeps_each_input_by_chance(rate: float) -> None:
+    """As often as it should, independently of the input beside it, scaled so that the mean stays; else not at all."""
+    inputs, count = jnp.ones((51, 61, 127)), 51 * 61 * 127  # an odd number
+    assert (layers.Dropout(rate).apply({}, inputs, train=False) == inputs).all()
+    trained = layers.Dropout(rate).apply({}, inputs, train=True, rngs={"dropout": jax.random.key(1)})
+    outputs = np.asarray(trained).ravel()
+    np.testing.assert_allclose(np.unique(outputs), [0, 1 / (1 - rate)], rtol=1e-6)
+    dropped = outputs == 0
+    deviation = math.sqrt(rate * (1 - rate) / count)
+    assert abs(dropped.mean() - rate) < 4 * deviation
+    for apart in (1, 2, 127):
+        assert abs(np.corrcoef(dropped[apart:], dropped[:-apart])[0, 1]) < 4 / math.sqrt(count)
 
 
 def example(name: str, count: int) -> Any:

@@ -40,6 +40,7 @@ class RunProgress:
         maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
         self._better = max if maximize else min
         self._trial_steps = 0
+        self._underway = 0  # of them, those of trials that have not finished
         self._training = 0.0  # seconds
         self._begun = time.perf_counter()
         self._printed = self._begun
@@ -68,6 +69,7 @@ class RunProgress:
             self._console.print(f"{optimizer}: {progress.note}", highlight=False, soft_wrap=True)
         row.running = progress.running
         self._trial_steps += progress.trial_steps
+        self._underway += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
         self._training += progress.seconds
         for trial in progress.finished:
             self._finish(row, trial)
@@ -102,7 +104,7 @@ class RunProgress:
         if not self._trial_steps:
             return "compiling" if missing else "nothing to run"
         rate = self._trial_steps / self._training
-        left = missing * self._study.steps / rate
+        left = max(missing * self._study.steps - self._underway, 0) / rate
         elapsed = time.perf_counter() - self._begun
         return f"{rate:,.0f} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"
 

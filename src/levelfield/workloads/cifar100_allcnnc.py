@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.layers import conv
+from levelfield.workloads.layers import Dropout, conv
 
 
 class Net(nn.Module):
@@ -31,15 +31,12 @@ class Net(nn.Module):
             )
             return nn.relu(convolution(x))
 
-        def dropout(x: jax.Array, rate: float) -> jax.Array:
-            return nn.Dropout(rate, deterministic=not train)(x)
-
-        x = dropout(x, 0.2)
+        x = Dropout(0.2)(x, train)
         for features in self.features:
             x = layer(x, features, 3, (1, 1))
             x = layer(x, features, 3, (1, 1))
             x = layer(x, features, 3, (0, 1), stride=2)  # TensorFlow's "same" at an even size
-            x = dropout(x, 0.5)
+            x = Dropout(0.5)(x, train)
         x = layer(x, self.features[-1], 3, (0, 0))
         x = layer(x, self.features[-1], 1, (0, 0))
         return layer(x, 100, 1, (0, 0)).mean((1, 2))

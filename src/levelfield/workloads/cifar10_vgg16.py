@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.layers import BatchNorm, conv, max_pool
+from levelfield.workloads.layers import BatchNorm, Dropout, conv, max_pool
 
 
 class Net(nn.Module):
@@ -23,19 +23,16 @@ class Net(nn.Module):
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         he = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
-        def dropout(x: jax.Array, rate: float) -> jax.Array:
-            return nn.Dropout(rate, deterministic=not train)(x)
-
         for stage, widths in enumerate(self.stages):
             for i, features in enumerate(widths):
                 x = nn.Conv(features, (3, 3), padding=1, kernel_init=he, conv_general_dilated=conv)(x)
                 x = nn.relu(BatchNorm(decay=0.9, epsilon=1e-3)(x, train))
                 if i + 1 < len(widths):
-                    x = dropout(x, 0.4 if stage else 0.3)
+                    x = Dropout(0.4 if stage else 0.3)(x, train)
             x = max_pool(x)
-        x = nn.Dense(self.hidden)(dropout(x.reshape(len(x), -1), 0.5))
+        x = nn.Dense(self.hidden)(Dropout(0.5)(x.reshape(len(x), -1), train))
         x = nn.relu(BatchNorm(decay=0.9)(x, train))
-        return nn.Dense(10)(dropout(x, 0.5))
+        return nn.Dense(10)(Dropout(0.5)(x, train))
 
 
 # Mirror images as in cifar.torch, and no random crops: the paper leaves them out for Wilson et al.'s sake.

@@ -15,7 +15,7 @@ import numpy as np
 
 from levelfield.data import Data
 from levelfield.workloads.base import CLASSIFICATION, Workload
-from levelfield.workloads.layers import LSTM, classification_metrics, cross_entropy
+from levelfield.workloads.layers import LSTM, Dropout, classification_metrics, cross_entropy
 
 _STREAMS = 50
 _WINDOW = 50
@@ -42,9 +42,9 @@ class Net(nn.Module):
         last = []
         for start in carry:
             lstm = LSTM(self.units, within, within, _forget_gate_open)
-            x = nn.Dropout(0.2, deterministic=not train)(x)
+            x = Dropout(0.2)(x, train)
             end, x = lstm.resume(start, lstm.project(x))
-            x = nn.Dropout(0.2, deterministic=not train)(x)
+            x = Dropout(0.2)(x, train)
             last.append(end)
         return nn.Dense(self.characters, kernel_init=glorot)(x), tuple(last)
 
