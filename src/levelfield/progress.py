@@ -106,7 +106,8 @@ class RunProgress:
         rate = self._trial_steps / self._training
         left = max(missing * self._study.steps - self._underway, 0) / rate
         elapsed = time.perf_counter() - self._begun
-        return f"{rate:,.0f} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{speed} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"
 
     def _render(self) -> Table:
         table = Table(title=None, caption=self._speed(), caption_justify="left", box=None, pad_edge=False)
