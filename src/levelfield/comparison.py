@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.outcomes import Outcome, Target
+from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import SearchExhausted, UnknownName
 from levelfield.executors import get_executor
 from levelfield.runner import Listener, pool_window, run
@@ -15,6 +18,7 @@ from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Finding, audit
 from levelfield.taxonomy.seeding import Seed, run_seeds, seeds, stored_seeds
+from levelfield.trial import Trial
 from levelfield.workloads import get_workload
 
 if TYPE_CHECKING:
@@ -27,25 +31,16 @@ class Comparison:
     def __init__(self, study: Study, store: Store) -> None:
         self.study = study
         self.provenance: list[dict[str, Any]] = []
-        self.trials = {}
-        self._outcomes = {}
+        self.trials: dict[str, list[Trial]] = {}  # of each optimizer's pool, infeasible ones included
         self._findings: dict[int, list[Finding]] = {}
-        target = Target(study.target.metric, study.target.value) if study.target else None
         for name in study.optimizers:
             identity = study.identity(name)
             trials = {trial.point.index: trial for trial in store.trials(identity)}
             window = pool_window({index: trial.status for index, trial in trials.items()}, study.pool)
             prefix = [trials[index] for index in window if index in trials]
             self.trials[name] = prefix
-            self._outcomes[name] = Outcome(
-                name,
-                [trial for trial in prefix if trial.feasible],
-                len(prefix),
-                dict(get_workload(study.workload).metrics),
-                study.select,
-                target,
-            )
             self.provenance += [each for each in store.provenance(identity) if each not in self.provenance]
+        self._outcomes = _outcomes(study, self.trials)
         self.seeded = stored_seeds(self.seeds(), store)
 
     def seeds(self) -> list[Seed]:
@@ -64,6 +59,47 @@ class Comparison:
     def beats_matrix(self, k: int | None = None) -> dict[str, dict[str, float]]:
         """P(row's best of k is strictly better than column's), for every two optimizers."""
         return {a: {b: self.beats(a, b, k) for b in self._outcomes if b != a} for a in self._outcomes}
+
+    def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
+        """P(an optimizer's best of k comes first, second, …); those that tie share the better place."""
+        found = rank_probabilities([outcome.ranked() for outcome in self._outcomes.values()], k or self.study.trials)
+        return {name: [float(chance) for chance in row] for name, row in zip(self._outcomes, found, strict=True)}
+
+    def settles(self) -> int | None:
+        """From how many trials on the ranking by the expected best is the one that the whole pools give."""
+        return settles([outcome.ranked() for outcome in self._outcomes.values()])
+
+    def at(self, *, select: str | None = None, step: int | None = None, target: Target | None = None) -> Comparison:
+        """The same trials, selected by another metric, read at an earlier step, with another target.
+
+        Schedules were tuned for the full budget: a shorter one of their own would end better than its like here.
+        """
+        changed = {name: each.at(select=select, step=step, target=target) for name, each in self._outcomes.items()}
+        study = self.study.replace(select=select, target=asdict(target) if target else None)
+        return self._view(study, self.trials, changed)
+
+    def narrowed(self, ranges: Mapping[str, Mapping[str, Any]]) -> Comparison:
+        """What if these had been the search spaces? Optimizer → axis → (low, high), or the choices that stay.
+
+        Only the trials inside are left: quasi-random points of a space, as many as fell into that part of it.
+        """
+        tables = {name: dict(self.study.optimizer(name).spec()) for name in self.study.optimizers}
+        trials = dict(self.trials)
+        for name, axes in ranges.items():
+            free = {one.key: one for one in self.study.optimizer(name).space.free}
+            for key, kept in axes.items():
+                if key not in free:
+                    raise UnknownName.of(f"axis that {name} searches", key, free)
+                narrow = free[key].narrowed(kept)
+                within = tables[name]["schedule"] if key in tables[name]["schedule"] else tables[name]
+                within[key] = narrow.dimension.spec()
+                trials[name] = [each for each in trials[name] if narrow.holds(each.point.hyperparameters)]
+        return self._view(self.study.replace(optimizers=tables), trials, _outcomes(self.study, trials))
+
+    def _view(self, study: Study, trials: dict[str, list[Trial]], outcomes: dict[str, Outcome]) -> Comparison:
+        other = copy.copy(self)
+        other.study, other.trials, other._outcomes, other._findings = study, trials, outcomes, {}
+        return other
 
     @property
     def complete(self) -> bool:
@@ -131,6 +167,18 @@ class Comparison:
         from levelfield.report.page import write_figures
 
         return write_figures(self, Path(folder))
+
+
+def _outcomes(study: Study, trials: Mapping[str, list[Trial]]) -> dict[str, Outcome]:
+    target = Target(study.target.metric, study.target.value) if study.target else None
+    metrics = dict(get_workload(study.workload).metrics)
+
+    def outcome(name: str, prefix: list[Trial]) -> Outcome:
+        pool = [trial for trial in prefix if trial.feasible]
+        spent = sum(int(trial.curve.steps[-1]) for trial in prefix if len(trial.curve.steps))
+        return Outcome(name, pool, len(prefix), metrics, study.select, target, spent=spent)
+
+    return {name: outcome(name, prefix) for name, prefix in trials.items()}
 
 
 def compare(

@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -197,6 +197,7 @@ class Choice:
         return {"choice": list(self.values)}
 
 
+_ROUNDING = 1e-9
 _KINDS = ("log", "uniform", "integer", "choice")
 
 
@@ -269,6 +270,27 @@ class Axis:
         if self.divisor:
             return float(value) / self._divisor(hyperparameters)
         return value
+
+    def holds(self, hyperparameters: Mapping[str, Value]) -> bool:
+        """Whether these hyperparameters lie in the axis's range; rounding may push them over its end a little."""
+        return -_ROUNDING <= self.dimension.unit(self.coordinate(hyperparameters)) <= 1 + _ROUNDING
+
+    def narrowed(self, kept: Sequence[Any]) -> Axis:
+        """The axis with a part of its range: (low, high), None for an end that stays; or the choices that stay."""
+        if not self.dimension.free:
+            raise SpaceError(f"{self.key} is fixed: there is nothing to narrow")
+        if isinstance(self.dimension, Choice):
+            for value in kept:
+                if value not in self.dimension.values:
+                    raise SpaceError(f"{self.key}: {value!r} is none of its choices {list(self.dimension.values)}")
+            values = tuple(value for value in self.dimension.values if value in kept)
+            return replace(self, dimension=Choice(values))
+        first, last = (float(end) for end in self.dimension.ends)
+        low, high = (end if given is None else float(given) for end, given in zip((first, last), kept, strict=True))
+        low, high = max(low, first), min(high, last)
+        if isinstance(self.dimension, Integer):
+            return replace(self, dimension=Integer(math.ceil(low), math.floor(high)))
+        return replace(self, dimension=type(self.dimension)(low, high))  # type: ignore[call-arg]
 
     def _divisor(self, hyperparameters: Mapping[str, Value]) -> float:
         value = float(hyperparameters[self.divisor or ""])

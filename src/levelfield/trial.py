@@ -40,7 +40,13 @@ class Curve:
     values: Mapping[str, np.ndarray]
 
     def final(self, metric: str) -> float:
-        return float(self.values[metric][-1]) if len(self.steps) else float("nan")
+        """The metric at the last step; NaN where it was not measured."""
+        return self.at(metric)
+
+    def at(self, metric: str, step: int | None = None) -> float:
+        """The metric at the last step, or at the last evaluation up to a step."""
+        last = len(self.steps) if step is None else int(np.searchsorted(self.steps, step, side="right"))
+        return float(self.values[metric][last - 1]) if last and metric in self.values else float("nan")
 
 
 @dataclass(frozen=True, eq=False)

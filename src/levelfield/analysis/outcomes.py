@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -44,13 +45,30 @@ class Outcome:
     metrics: dict[str, Direction]
     select: str
     target: Target | None = None
+    step: int | None = None  # where a curve is read; None: at its end
+    spent: int = 0  # trial-steps of all that were tried
+
+    def at(self, *, select: str | None = None, step: int | None = None, target: Target | None = None) -> Outcome:
+        """The same pool, selected by another metric, read at an earlier step, with another target.
+
+        Schedules were tuned for the full budget: a shorter one of their own would end better than its like here.
+        """
+        for metric in [*([select] if select else []), *([target.metric] if target else [])]:
+            self._known(metric)
+        if step is not None and step < 1:
+            raise UsageError(f"step = {step}: give a step of the trials, from 1 on")
+        changes: dict[str, Any] = {"select": select, "step": step, "target": target}
+        return replace(self, **{key: value for key, value in changes.items() if value is not None})
 
     def values(self, metric: str | None = None) -> np.ndarray:
-        """A metric of each trial of the pool at its last step."""
-        name = metric or self.select
-        if name not in self.metrics:
-            raise UnknownName.of("metric", name, self.metrics)
-        return np.array([trial.curve.final(name) for trial in self.pool], float)
+        """A metric of each trial of the pool, at its last step or the last evaluated up to ``step``."""
+        name = self._known(metric or self.select)
+        return np.array([trial.curve.at(name, self.step) for trial in self.pool], float)
+
+    def _known(self, metric: str) -> str:
+        if metric not in self.metrics:
+            raise UnknownName.of("metric", metric, self.metrics)
+        return metric
 
     def ranked(self, metric: str | None = None) -> np.ndarray:
         """The same, such that lower is better; a trial without a finite value comes last."""
@@ -76,7 +94,8 @@ class Outcome:
         if self.target is None:
             raise UsageError("the study has no target: add target = { metric = …, value = … }")
         sign = self._sign(self.target.metric)
-        return np.array([_first_step(trial, self.target, sign) for trial in self.pool])
+        steps = np.array([_first_step(trial, self.target, sign) for trial in self.pool])
+        return steps if self.step is None else np.where(steps <= self.step, steps, np.inf)
 
     def steps_to_target(self, k: int, *, bootstrap: int | None = None, seed: int = 0) -> Reached:
         """Steps of the fastest of k trials to the target, given that one reaches it."""
@@ -115,7 +134,12 @@ class Outcome:
     def infeasible_share(self) -> float:
         return 1 - len(self.pool) / self.tried if self.tried else float("nan")
 
+    def cost(self, k: int) -> float:
+        """Trial-steps for k feasible trials, what the infeasible ones among them cost included."""
+        return k * self.spent / len(self.pool) if self.pool else float("nan")
+
 
 def _first_step(trial: Trial, target: Target, sign: float) -> float:
-    reached = sign * trial.curve.values[target.metric] <= sign * target.value
+    values = trial.curve.values.get(target.metric)
+    reached = sign * values <= sign * target.value if values is not None else np.zeros(1, bool)
     return float(trial.curve.steps[np.argmax(reached)]) if reached.any() else np.inf
