@@ -5,14 +5,16 @@ import inspect
 import json
 import math
 import shlex
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from levelfield.errors import DataError, LevelfieldError, SearchExhausted, UsageError
+from levelfield.errors import DataError, LevelfieldError, NoStore, SearchExhausted, UsageError
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
@@ -150,15 +152,52 @@ def report(
     store: StoreOption = None,
     out: Out = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the charts there as PDF, SVG and PNG, too.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Write figures there as PDF, SVG and PNG, and tables in LaTeX, too."),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STUDY", help="Another study, shown beside this one as a tuning protocol. Repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the comparison of what has been run, and write report.html."""
-    comparison = _report(study, store, out, as_json)
+    others = [_beside(name, study, store) for name in beside or []]
+    comparison = _report(study, store, out, as_json, others)
     if figures:
-        for path in comparison.write_figures(figures):
+        for path in comparison.write_figures(figures, others):
             typer.echo(f"wrote {path}", err=True)
+
+
+@app.command()
+@_on_study
+def serve(
+    study: "Study",
+    store: StoreOption = None,
+    out: Out = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free one.")] = 8765,
+) -> None:
+    """Show the report in a browser while the study runs."""
+    from levelfield.comparison import Comparison
+    from levelfield.report.serve import Live, Server
+    from levelfield.store import Store
+    from levelfield.training.program import leave_accelerators
+
+    location = _store(study, store, out)
+    with Server(Live(study, location, Comparison), host, port) as server, suppress(KeyboardInterrupt):
+        try:
+            Store.open(location, create=False).close()
+        except NoStore as none:
+            line = f"{none.name}: no such store yet; the page fills once 'levelfield run' has made it"
+            typer.echo(line, err=True)
+        if not server.loopback:
+            typer.echo(f"--host {host}: everybody who can reach this machine can read the study", err=True)
+        leave_accelerators()  # the run needs them
+        for ending in (signal.SIGINT, signal.SIGTERM):  # in a script's background, SIGINT would be ignored
+            signal.signal(ending, signal.default_int_handler)
+        typer.echo(f"serving {study.name} on {server.url} (Ctrl-C ends it)")
+        server.serve_forever()
 
 
 @app.command()
@@ -419,12 +458,26 @@ def _status(study: "Study", store: str, as_json: bool) -> None:
     typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
 
 
-def _report(study: "Study", store: str | None, out: Path | None, as_json: bool) -> "Comparison":
+def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
+    """Another study's comparison, from the same store or from that study's own."""
+    from levelfield.comparison import Comparison
+    from levelfield.study import load_study
+
+    other = load_study(name)
+    if other.workload != study.workload:
+        raise UsageError(f"--beside {name}: it trains {other.workload}, {study.name} trains {study.workload}")
+    with _open(other, store, None) as opened:
+        return Comparison(other, opened)
+
+
+def _report(
+    study: "Study", store: str | None, out: Path | None, as_json: bool, beside: "Sequence[Comparison]" = ()
+) -> "Comparison":
     from levelfield.comparison import Comparison
 
     with _open(study, store, out) as opened:
         comparison = Comparison(study, opened)
-    path = comparison.write_report(_folder(study, out) / "report.html")
+    path = comparison.write_report(_folder(study, out) / "report.html", beside)
     if as_json:
         _print_json(
             {

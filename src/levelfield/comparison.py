@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import SearchExhausted, UnknownName
 from levelfield.executors import get_executor
 from levelfield.runner import Listener, pool_window, run
+from levelfield.space import Space
 from levelfield.store import Store
-from levelfield.study import Study
+from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.audit import Finding, audit
 from levelfield.taxonomy.seeding import Seed, run_seeds, seeds, stored_seeds
 from levelfield.trial import Trial
@@ -83,22 +84,33 @@ class Comparison:
 
         Only the trials inside are left: quasi-random points of a space, as many as fell into that part of it.
         """
-        tables = {name: dict(self.study.optimizer(name).spec()) for name in self.study.optimizers}
-        trials = dict(self.trials)
+        optimizers, trials = dict(self.study.optimizers), dict(self.trials)
         for name, axes in ranges.items():
-            free = {one.key: one for one in self.study.optimizer(name).space.free}
+            optimizer = self.study.optimizer(name)
+            narrow = {one.key: one for one in optimizer.space}
+            free = [one.key for one in optimizer.space.free]
             for key, kept in axes.items():
                 if key not in free:
                     raise UnknownName.of(f"axis that {name} searches", key, free)
-                narrow = free[key].narrowed(kept)
-                within = tables[name]["schedule"] if key in tables[name]["schedule"] else tables[name]
-                within[key] = narrow.dimension.spec()
-                trials[name] = [each for each in trials[name] if narrow.holds(each.point.hyperparameters)]
-        return self._view(self.study.replace(optimizers=tables), trials, _outcomes(self.study, trials))
+                narrow[key] = narrow[key].narrowed(kept)
+                trials[name] = [each for each in trials[name] if narrow[key].holds(each.point.hyperparameters)]
+            optimizers[name] = replace(optimizer, space=Space(tuple(narrow.values())))
+        study = self.study.replace(optimizers=optimizers, **self._fewer(optimizers))
+        outcomes = {name: each.at(step=self.outcome(name).step) for name, each in _outcomes(study, trials).items()}
+        return self._view(study, trials, outcomes)
+
+    def _fewer(self, optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
+        """K and N that the smallest of these grids still has the points for."""
+        if self.study.search != "grid":
+            return {}
+        points = int(min(each.space.size for each in optimizers.values()))
+        return {"trials": min(self.study.trials, points), "pool": min(self.study.pool, points)}
 
     def _view(self, study: Study, trials: dict[str, list[Trial]], outcomes: dict[str, Outcome]) -> Comparison:
         other = copy.copy(self)
         other.study, other.trials, other._outcomes, other._findings = study, trials, outcomes, {}
+        # A seed follows a best trial: what follows another one says nothing here.
+        other.seeded = [each for each in self.seeded if each.followed is outcomes[each.edge.special].best_trial]
         return other
 
     @property
@@ -156,17 +168,17 @@ class Comparison:
 
         return sentences(self)
 
-    def write_report(self, path: str | Path) -> Path:
-        """One self-contained HTML file."""
+    def write_report(self, path: str | Path, beside: Sequence[Comparison] = ()) -> Path:
+        """One self-contained HTML file. Other studies' comparisons are shown beside this one as tuning protocols."""
         from levelfield.report.page import write_report
 
-        return write_report(self, Path(path))
+        return write_report(self, Path(path), beside)
 
-    def write_figures(self, folder: str | Path) -> list[Path]:
-        """The report's charts as PDF, SVG and PNG."""
+    def write_figures(self, folder: str | Path, beside: Sequence[Comparison] = ()) -> list[Path]:
+        """The report's figures as PDF, SVG and PNG, its tables in LaTeX."""
         from levelfield.report.page import write_figures
 
-        return write_figures(self, Path(folder))
+        return write_figures(self, Path(folder), beside)
 
 
 def _outcomes(study: Study, trials: Mapping[str, list[Trial]]) -> dict[str, Outcome]:

@@ -6,6 +6,7 @@ LevelfieldError
 │   ├── SpaceError        a search space, or a hyperparameter in it
 │   ├── UnknownName       a name that does not exist, with the closest ones that do
 │   ├── StoreError        a store that is none, cannot be used, or is newer than this version
+│   │   └── NoStore       a store that is not there yet
 │   └── DataError         data that are missing, broken or not what they should be
 ├── SearchExhausted       no more points to try, and the pool is still not full (exit code 1)
 └── OutOfMemory           not even one trial fits on the device (exit code 1)
@@ -35,6 +36,12 @@ class SpaceError(UsageError):
 
 class StoreError(UsageError):
     pass
+
+
+class NoStore(StoreError):
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(f"{name}: {what}")
+        self.name = name
 
 
 class DataError(UsageError):

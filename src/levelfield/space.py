@@ -273,6 +273,9 @@ class Axis:
 
     def holds(self, hyperparameters: Mapping[str, Value]) -> bool:
         """Whether these hyperparameters lie in the axis's range; rounding may push them over its end a little."""
+        if isinstance(self.dimension, Fixed | Choice):  # compared as they were made: the way back may round
+            made = (self.hyperparameter(each, hyperparameters) for each in self.dimension.ends)
+            return hyperparameters[self.name] in made
         return -_ROUNDING <= self.dimension.unit(self.coordinate(hyperparameters)) <= 1 + _ROUNDING
 
     def narrowed(self, kept: Sequence[Any]) -> Axis:
@@ -284,11 +287,18 @@ class Axis:
                 if value not in self.dimension.values:
                     raise SpaceError(f"{self.key}: {value!r} is none of its choices {list(self.dimension.values)}")
             values = tuple(value for value in self.dimension.values if value in kept)
+            if not values:
+                raise SpaceError(f"{self.key}: keep at least one of its choices {list(self.dimension.values)}")
             return replace(self, dimension=Choice(values))
         first, last = (float(end) for end in self.dimension.ends)
+        if len(kept) != 2:
+            raise SpaceError(f"{self.key}: {kept!r} is no range: give (low, high), None for an end that stays")
         low, high = (end if given is None else float(given) for end, given in zip((first, last), kept, strict=True))
         low, high = max(low, first), min(high, last)
-        if isinstance(self.dimension, Integer):
+        whole = isinstance(self.dimension, Integer)
+        if not low < high or (whole and not math.ceil(low) < math.floor(high)):
+            raise SpaceError(f"{self.key}: {kept!r} keeps no range within [{first:g}, {last:g}]: give low < high")
+        if whole:
             return replace(self, dimension=Integer(math.ceil(low), math.floor(high)))
         return replace(self, dimension=type(self.dimension)(low, high))  # type: ignore[call-arg]
 

@@ -17,7 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from levelfield.errors import StoreError
+from levelfield.errors import NoStore, StoreError
 from levelfield.study import digest
 from levelfield.trial import Curve, Direction, Point, Status, Trial
 
@@ -75,7 +75,7 @@ class Store:
         if url.get_backend_name() == "sqlite" and url.database:
             path = Path(url.database)
             if not create and not path.exists():
-                raise StoreError(f"{location}: no such store; 'levelfield run' or 'compare' makes one")
+                raise NoStore(str(location), "no such store; 'levelfield run' or 'compare' makes one")
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -103,7 +103,7 @@ class Store:
             if tables - _schema.tables.keys():
                 raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
             if not create:
-                raise StoreError(f"{self.name}: holds no trials")
+                raise NoStore(self.name, "holds no trials")
             self._create()
         with self._connect() as connection:
             found = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))

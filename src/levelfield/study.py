@@ -180,7 +180,22 @@ class Study(BaseModel):
         return content | {"optimizers": {name: each.spec() for name, each in self.optimizers.items()}}
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.spec())
+        """A study file: a line for each hyperparameter; the schedule apart, where all have the same."""
+        content = self.spec()
+        tables = content.pop("optimizers")
+        schedules = [table["schedule"] for table in tables.values()]
+        shared = schedules[0] if schedules.count(schedules[0]) == len(schedules) else None
+        lines = [f"{_toml(key)} = {_inline(value)}" for key, value in content.items()]
+        if shared:
+            tables = {
+                name: {key: value for key, value in table.items() if key != "schedule"}
+                for name, table in tables.items()
+            }
+            lines += ["", "[schedule]", *(f"{_toml(key)} = {_inline(value)}" for key, value in shared.items())]
+        for name, table in tables.items():
+            lines += ["", f"[optimizers.{_toml(name)}]"]
+            lines += [f"{_toml(key)} = {_inline(value)}" for key, value in table.items()]
+        return "\n".join(lines) + "\n"
 
     def definition(self, name: str) -> dict[str, Any]:
         """All that defines the trials of an optimizer. K, N, the target and display names are no part of it."""
@@ -201,6 +216,19 @@ class Study(BaseModel):
     def identity(self, name: str) -> str:
         """A digest of the definition: equal where the trials are the same, whatever the study."""
         return digest(self.definition(name))
+
+
+def _toml(key: str) -> str:
+    return tomli_w.dumps({key: 0}).removesuffix(" = 0\n")
+
+
+def _inline(value: Any) -> str:
+    """A value of a study file in one line."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(key)} = {_inline(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_inline(each) for each in value) + "]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")
 
 
 def digest(content: Any) -> str:

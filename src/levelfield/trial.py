@@ -45,7 +45,7 @@ class Curve:
 
     def at(self, metric: str, step: int | None = None) -> float:
         """The metric at the last step, or at the last evaluation up to a step."""
-        last = len(self.steps) if step is None else int(np.searchsorted(self.steps, step, side="right"))
+        last = len(self.steps) if step is None else int(self.steps.searchsorted(step, side="right"))
         return float(self.values[metric][last - 1]) if last and metric in self.values else float("nan")
 
 

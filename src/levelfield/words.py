@@ -48,8 +48,12 @@ def show_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
     >>> show_hyperparameters({"decay_steps": 0.5, "epsilon": 1e-8, "learning_rate": 0.1})
     'learning_rate 0.1, epsilon 1e-08, decay_steps 0.5'
     """
-    order = sorted(hyperparameters, key=lambda name: (name.startswith("decay_"), name != "learning_rate"))
-    return ", ".join(f"{name} {show_number(hyperparameters[name])}" for name in order)
+    return ", ".join(f"{name} {show_number(hyperparameters[name])}" for name in sorted(hyperparameters, key=show_order))
+
+
+def show_order(name: str) -> tuple[bool, bool]:
+    """Where a hyperparameter stands: the learning rate first, its schedule last."""
+    return name.startswith("decay_"), name != "learning_rate"
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -97,6 +101,9 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
     if close:
         shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
         said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
+    settled = comparison.settles()
+    if settled and settled > 1:
+        said.append(f"The ranking is the same from {settled} trials on.")
     if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
     return said

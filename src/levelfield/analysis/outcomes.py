@@ -63,7 +63,15 @@ class Outcome:
     def values(self, metric: str | None = None) -> np.ndarray:
         """A metric of each trial of the pool, at its last step or the last evaluated up to ``step``."""
         name = self._known(metric or self.select)
-        return np.array([trial.curve.at(name, self.step) for trial in self.pool], float)
+        if name not in self._read:
+            self._read[name] = np.array([trial.curve.at(name, self.step) for trial in self.pool], float)
+            self._read[name].flags.writeable = False
+        return self._read[name]
+
+    @cached_property
+    def _read(self) -> dict[str, np.ndarray]:
+        """The values that were asked for: analyses ask again and again."""
+        return {}
 
     def _known(self, metric: str) -> str:
         if metric not in self.metrics:

@@ -6,22 +6,22 @@ report/statistics.js, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 PERMUTATIONS = 9_999
 ENOUGH = 200  # leads as large as ours: once chance has given so many, the p-value is known well enough
 _TOLERANCE = 1e-12
-_CHUNK = 2_000_000  # labels that are dealt at once
+_NOTHING = 1e-16  # if both bests are still to come with no more than this chance, nothing changes the lead
 
 
 def lead(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
     """P(the best of k of ours is lower than the best of k of theirs), less the probability of the reverse."""
     values = np.concatenate([ours, theirs])
     order = np.argsort(values, kind="stable")
-    labels = (order < len(ours)).astype(np.intp)
-    return float(_lead(np.cumsum(labels)[None], _ends(values[order]), k)[0])
+    counts = np.cumsum(order < len(ours))
+    return float(_leads(counts[:, None], values[order], len(ours), k)[0])
 
 
 def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int = PERMUTATIONS) -> float:
@@ -34,13 +34,12 @@ def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int =
     ours, theirs = ours[~np.isnan(ours)], theirs[~np.isnan(theirs)]
     if not len(ours) or not len(theirs):
         return float("nan")
-    ends, observed = _ends(np.sort(np.concatenate([ours, theirs]))), lead(ours, theirs, k)
-    reached, n = 0, len(ours) + len(theirs)
-    at_once = ENOUGH  # more as it goes on: most tests are decided soon
-    start = 0
+    values, observed = np.sort(np.concatenate([ours, theirs])), lead(ours, theirs, k)
+    reached, start, at_once = 0, 0, ENOUGH  # more at once as it goes on: most tests are decided soon
     while start < permutations:
-        stop = min(permutations, start + min(at_once, max(1, _CHUNK // n)))
-        large = _lead(_dealt(len(ours), n, start, stop), ends, k) >= observed - _TOLERANCE
+        stop = min(permutations, start + at_once)
+        dealt = _dealt(len(ours), len(values), start, stop)
+        large = _leads(dealt, values, len(ours), k) >= observed - _TOLERANCE
         if reached + large.sum() >= ENOUGH:
             last = start + int(np.flatnonzero(large)[ENOUGH - reached - 1])
             return ENOUGH / (last + 1)
@@ -48,41 +47,34 @@ def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int =
     return (1 + reached) / (1 + permutations)
 
 
-def _ends(values: np.ndarray) -> np.ndarray:
-    """Where each group of equal values ends, of values in order."""
-    return np.flatnonzero(np.append(values[1:] != values[:-1], True))
-
-
-def _lead(counts: np.ndarray, ends: np.ndarray, k: int) -> np.ndarray:
-    """The lead, for each row of counts: how many of ours are among the first 1, 2, … values in order."""
-    ours = counts[:, ends]
-    theirs = ends + 1 - ours
-
-    def beyond(counts: np.ndarray) -> np.ndarray:
-        """P(the best of k comes after each group), with 1 before the first."""
-        n = int(counts[0, -1])
-        table = ((n - np.arange(n + 1)) / n) ** k
-        return np.concatenate([np.ones((len(counts), 1)), table[counts]], axis=1)
-
-    a, b = beyond(ours), beyond(theirs)
-    # Ours is best in a group with probability a_before − a_after, and wins if theirs comes after that group.
-    lead: np.ndarray = np.sum(a[:, :-1] * b[:, 1:] - b[:, :-1] * a[:, 1:], axis=1)
+def _leads(counts: Iterable[np.ndarray], values: np.ndarray, ours: int, k: int) -> np.ndarray:
+    """The lead, for each way to deal values in order: counts of how many of the first 1, 2, … fall to ours."""
+    n, theirs = len(values), len(values) - ours
+    # P(the best of k comes after so many of a pool)
+    beyond_ours, beyond_theirs = (((size - np.arange(size + 1)) / size) ** k for size in (ours, theirs))
+    lead, a, b = np.zeros(()), np.ones(()), np.ones(())
+    for i, count in enumerate(counts):
+        if i + 1 < n and values[i] == values[i + 1]:
+            continue  # a group of equal values is one place
+        # Ours is best in a group with probability a_before − a_after, and wins if theirs comes after that group.
+        a_after, b_after = beyond_ours[count], beyond_theirs[i + 1 - count]
+        lead = lead + (a * b_after - b * a_after)
+        a, b = a_after, b_after
+        if i % 64 == 0 and np.max(a * b) < _NOTHING:
+            break
     return lead
 
 
-def _dealt(ours: int, n: int, start: int, stop: int) -> np.ndarray:
-    """Of the permutations start … stop − 1: how many of the first 1, 2, … of n values fall to ours.
+def _dealt(ours: int, n: int, start: int, stop: int) -> Iterator[np.ndarray]:
+    """How many of the first 1, 2, … of n values fall to ours, for each of the permutations start … stop − 1.
 
     Each value in turn falls to ours with the share that ours still lack of those that are left.
     """
-    # Values that come first in memory are those that are dealt together: one of each permutation.
-    counts = np.empty((n, stop - start), np.int32)
     first = np.arange(start, stop, dtype=np.uint32) * np.uint32(n)
-    dealt = np.zeros(stop - start, np.int32)
+    dealt = np.zeros(stop - start, np.intp)
     for i in range(n):
-        dealt += _hashed(first + np.uint32(i)).astype(np.float64) * (n - i) < (ours - dealt) * 2.0**32
-        counts[i] = dealt
-    return counts.T
+        dealt = dealt + (_hashed(first + np.uint32(i)).astype(np.float64) * (n - i) < (ours - dealt) * 2.0**32)
+        yield dealt
 
 
 def _hashed(x: np.ndarray) -> np.ndarray:

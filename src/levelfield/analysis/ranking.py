@@ -41,8 +41,9 @@ def expected_best(values: np.ndarray, ks: Sequence[int]) -> np.ndarray:
         return np.full(len(ks), np.nan)
     # P(the best is the i-th or a later one), i = 0 … n
     later = ((n - np.arange(n + 1)) / n) ** np.asarray(ks)[:, None]
-    with np.errstate(invalid="ignore"):
-        return np.asarray((later[:, :-1] - later[:, 1:]) @ ordered)
+    chances = later[:, :-1] - later[:, 1:]
+    with np.errstate(invalid="ignore"):  # what is never drawn counts for nothing, infinite or not
+        return np.asarray(np.where(chances > 0, chances * ordered, 0.0).sum(axis=1))
 
 
 def several_ks(most: int, count: int = _MOST_KS) -> list[int]:
@@ -57,12 +58,12 @@ def settles(pools: Sequence[np.ndarray]) -> int | None:
 
     None if fewer than two pools have values. Pools of unequal size are compared up to the smallest.
     """
-    pools = [pool for pool in pools if len(pool[~np.isnan(pool)])]
+    pools = [drawn for pool in pools if len(drawn := pool[~np.isnan(pool)])]
     if len(pools) < 2:
         return None
     ks = several_ks(min(len(pool) for pool in pools))
     means = np.array([expected_best(pool, ks) for pool in pools])
-    signs = np.sign(means[:, None] - means[None])  # each pair: who leads
-    same = np.all(signs == signs[..., -1:], axis=(0, 1))
+    leads = means[:, None] < means[None]  # each pair: the first is better
+    same = np.all(leads == leads[..., -1:], axis=(0, 1))
     changes = np.flatnonzero(~same)
     return ks[int(changes[-1]) + 1] if len(changes) else ks[0]

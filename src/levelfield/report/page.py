@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import json
+import functools
+import math
 import os
 import tempfile
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from levelfield.analysis.protocols import by_protocol, flips
 from levelfield.errors import UsageError
-from levelfield.report.charts import charts, space_rows
+from levelfield.report.charts import PALETTE, metric_format
+from levelfield.report.data import axis_title, kind, page_data, script_json
+from levelfield.report.figures import Figure, figures, reported_metric
+from levelfield.report.tables import latex_tables, space_rows
 from levelfield.taxonomy.audit import Finding
-from levelfield.words import seeded_sentences, show_hyperparameters, show_metric
+from levelfield.words import seeded_sentences, show_hyperparameters, show_metric, show_number
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
 
-_TITLES = {
-    "outcomes": (
-        "Outcomes",
-        "The trial that a tuner with K trials would select: mean and 5th to 95th percentile.",
-    ),
-    "best-of-k": ("How many trials", "The best of K trials against K. Click the legend to single one out."),
-    "inclusions": (
-        "Inclusions",
-        "From left to right, each optimizer to those that can follow it: tuned well enough, they are never worse.",
-    ),
-    "curves": ("Learning curves", "Each optimizer's best trial over the others of its pool."),
-}
+_FILE_CONFIG = {"view": {"stroke": None}, "axis": {"gridColor": "#e4e4e4"}}
 
 
-def write_report(comparison: Comparison, path: Path) -> Path:
-    page = render(comparison)
+def write_report(comparison: Comparison, path: Path, beside: Sequence[Comparison] = ()) -> Path:
+    page = render(comparison, beside)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written beside its place and moved there, so that a reader never meets half a page.
@@ -47,78 +42,169 @@ def write_report(comparison: Comparison, path: Path) -> Path:
     return path
 
 
-def write_figures(comparison: Comparison, folder: Path) -> list[Path]:
-    """Every chart as PDF, SVG and PNG."""
+def write_figures(comparison: Comparison, folder: Path, beside: Sequence[Comparison] = ()) -> list[Path]:
+    """Every figure as PDF, SVG and PNG, and the tables in LaTeX."""
+    import vl_convert
+
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, chart in charts(comparison).items():
-            for kind in ("pdf", "svg", "png"):
-                paths.append(folder / f"{name}.{kind}")
-                chart.save(paths[-1], **({"ppi": 144} if kind == "png" else {}))
+        for figure in figures(comparison, beside):
+            spec = _together(figure)
+            drawn = {
+                "pdf": vl_convert.vegalite_to_pdf(spec),
+                "svg": vl_convert.vegalite_to_svg(spec).encode(),
+                "png": vl_convert.vegalite_to_png(spec, ppi=200),
+            }
+            for form, content in drawn.items():
+                paths.append(folder / f"{figure.name}.{form}")
+                paths[-1].write_bytes(content)
+        for name, text in latex_tables(comparison).items():
+            paths.append(folder / f"{name}.tex")
+            paths[-1].write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror})") from None
     return paths
 
 
-def render(comparison: Comparison) -> str:
+def _together(figure: Figure) -> dict[str, Any]:
+    """A figure's panels in one specification, each with its rows."""
+    specs = [panel.spec() for panel in figure.panels]
+    rows, parts = {}, []
+    for i, spec in enumerate(specs):
+        rows[f"rows{i}"] = spec.pop("datasets")["rows"]
+        parts.append(_still(spec, f"rows{i}"))
+    apart = {"resolve": {"scale": {"color": "independent", "strokeDash": "independent"}}}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "config": _FILE_CONFIG,
+        "datasets": rows,
+        **(parts[0] if len(parts) == 1 else {"concat": parts, "columns": figure.columns} | apart),
+    }
+
+
+def _still(part: Any, rows: str) -> Any:
+    """A panel's part as paper shows it, with nothing to select; its rows under a name of their own."""
+    if isinstance(part, list):
+        return [_still(each, rows) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if "param" in part.get("condition", {}):
+        return {"value": part["condition"]["value"]}
+    own = {key: _still(each, rows) for key, each in part.items() if key != "params"}
+    return own | {"name": rows} if own.get("name") == "rows" else own
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    folder = resources.files("levelfield.report")
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+    )
+    environment.filters |= {"number": show_number, "count": lambda value: f"{value:,.0f}"}
+    return environment.get_template("page.html")
+
+
+@functools.cache
+def _vega() -> str:
     import vl_convert
 
+    bundle: str = vl_convert.javascript_bundle(None)
+    return bundle
+
+
+def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: str | None = None) -> str:
+    """The page. With a version of the trials, it asks the server for newer ones."""
     study = comparison.study
-    found = charts(comparison)
-    template = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    ).from_string((resources.files("levelfield.report") / "page.html").read_text("utf-8"))
-    return template.render(
+    found = figures(comparison, beside)
+    names = list(study.optimizers)
+    folder = resources.files("levelfield.report")
+    return _template().render(
         study=study,
         sentences=comparison.sentences(),
         complete=comparison.complete,
+        report=reported_metric(comparison),
+        metrics=list(comparison.outcome(names[0]).metrics),
+        colours=dict(zip(names, (PALETTE[i % len(PALETTE)] for i in range(len(names))), strict=True)),
         rows=[_shown(comparison, row) for row in comparison.rows()],
-        charts=[name for name in _TITLES if name in found],
+        largest=max((len(comparison.outcome(name).pool) for name in names), default=0),
+        figures=_numbered(found),
         findings=[_shown_finding(finding) for finding in comparison.audit()],
         seeded=seeded_sentences(comparison),
-        panels=[name for name in found if name not in _TITLES],
-        titles=_TITLES,
-        specs=_script_json({name: chart.to_dict() for name, chart in found.items()}),
+        flips=[str(each) for each in flips(by_protocol([comparison, *beside]))],
+        axes={name: [(one, axis_title(one), kind(one)) for one in study.optimizer(name).space.free] for name in names},
         spaces=list(space_rows(comparison)),
+        cost=_cost(comparison),
         provenance=comparison.provenance,
         toml=study.to_toml(),
-        vega=vl_convert.javascript_bundle(None) if found else "",
+        data=script_json(page_data(comparison, found, version)),
+        version=version,
+        vega=_vega(),
+        script="\n".join((folder / name).read_text("utf-8") for name in ("statistics.js", "page.js")),
+        metric_format=metric_format,
     )
 
 
+def _numbered(found: Sequence[Figure]) -> dict[str, list[tuple[Figure, list[int]]]]:
+    """Sections of the page: figures with the numbers of their panels; hyperparameters are one section."""
+    sections: dict[str, list[tuple[Figure, list[int]]]] = {}
+    number = 0
+    for figure in found:
+        numbers = list(range(number, number + len(figure.panels)))
+        sections.setdefault(figure.name.partition("-")[0] if figure.columns == 3 else figure.name, []).append(
+            (figure, numbers)
+        )
+        number += len(numbers)
+    return sections
+
+
 def _shown(comparison: Comparison, row: dict[str, Any]) -> dict[str, str]:
-    metric = comparison.study.select
-    low, high = show_metric(metric, row["low"]), show_metric(metric, row["high"])
+    study, outcome = comparison.study, comparison.outcome(row["optimizer"])
     reached = row.get("steps_probability", 0.0)
-    test = comparison.outcome(row["optimizer"]).test_metric
-    return {
-        "optimizer": row["optimizer"],
-        "protocol": row["protocol"],
-        "best": show_metric(metric, row["mean"]),
-        "range": f"{low} – {high}" if row["feasible"] else "",
-        "test": show_metric(test, row[test]) if test else "–",
+    texts = {"optimizer": row["optimizer"], "protocol": row["protocol"]}
+    for key, metric in (("select", study.select), ("report", reported_metric(comparison))):
+        found = outcome.best(study.trials, metric)
+        known = not math.isnan(found.mean)
+        texts[key] = show_metric(metric, found.mean)
+        texts[f"{key}_range"] = f"{show_metric(metric, found.low)} – {show_metric(metric, found.high)}" if known else ""
+    return texts | {
         "steps": f"{row['steps_mean']:,.0f} ({reached:.0%})" if reached > 0 else "–",
         "trials": f"{row['feasible']} of {row['tried']}",
+        "feasible": str(row["feasible"]),
         "hyperparameters": show_hyperparameters(row["best_hyperparameters"]),
     }
 
 
 def _shown_finding(finding: Finding) -> dict[str, str]:
     def percent(value: float) -> str:
-        return "–" if value != value else f"{value:.0%}"
+        return "–" if math.isnan(value) else f"{value:.0%}"
 
     return {
         "inclusion": f"{finding.edge.special} ⊆ {finding.edge.general}",
         "worse": percent(finding.worse),
         "better": percent(finding.better),
-        "p": "–" if finding.p_value != finding.p_value else f"{finding.p_value:.2g}",
+        "p": "–" if math.isnan(finding.p_value) else f"{finding.p_value:.2g}",
         "verdict": finding.verdict.value,
         "evidence": "; ".join(finding.evidence),
     }
 
 
-def _script_json(content: Any) -> str:
-    """JSON that is safe inside a script element, whatever names it holds."""
-    text = json.dumps(content, ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _cost(comparison: Comparison) -> list[dict[str, Any]]:
+    found = []
+    for name, trials in comparison.trials.items():
+        outcome = comparison.outcome(name)
+        seconds = sum(trial.seconds for trial in trials)
+        found.append(
+            {
+                "optimizer": name,
+                "tried": outcome.tried,
+                "infeasible": outcome.tried - len(outcome.pool),
+                "steps": outcome.spent,
+                "hours": f"{seconds / 3600:.2g}" if seconds >= 360 else f"{seconds:.0f} s",
+            }
+        )
+    return found

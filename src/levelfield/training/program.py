@@ -67,6 +67,11 @@ def use_every_core() -> None:
         jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
 
 
+def leave_accelerators() -> None:
+    """Keep JAX on the CPU: where it starts, it takes most of a GPU's memory. Only before JAX has started."""
+    jax.config.update("jax_platforms", "cpu")
+
+
 class _Common:
     """What the programs of all rules share on a workload: its data, initialisation and evaluation."""
 

@@ -1,0 +1,412 @@
+"""The figures of a comparison: charts with their rows. The page recomputes those that are live (page.js)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from levelfield.analysis.outcomes import Outcome, Target
+from levelfield.analysis.protocols import by_protocol
+from levelfield.analysis.ranking import several_ks
+from levelfield.report import charts
+from levelfield.taxonomy.order import reduction
+from levelfield.trial import Direction
+from levelfield.words import show_order
+
+if TYPE_CHECKING:
+    from levelfield.comparison import Comparison
+
+Rows = list[dict[str, Any]]
+_SHOWN_CURVES = 60  # of each optimizer, besides its best
+_SHOWN_POINTS = 25  # of a curve
+_SHOWN_KS = 30
+_SWEEP = 8  # budgets, and targets
+_SPAN = 2.0  # trials further than this factor from the median of the pool's finals are drawn at the border
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart and its rows. ``key`` tells the page how to compute them; an empty one, that they stay."""
+
+    chart: Any
+    rows: Rows
+    metric: str | None = None
+    key: str = ""
+
+    @property
+    def template(self) -> dict[str, Any]:
+        spec: dict[str, Any] = self.chart.to_dict()
+        return {key: value for key, value in spec.items() if key not in ("config", "$schema")}
+
+    def spec(self) -> dict[str, Any]:
+        """The whole chart, for a file."""
+        spec = self.template
+        if self.metric:
+            spec = charts.for_metric(spec, self.metric, lowest(self.rows), top(self.rows))
+        return charts.with_rows(spec, self.rows)
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    title: str
+    caption: str
+    panels: list[Panel] = field(default_factory=list)
+    columns: int = 2
+
+
+def lowest(rows: Rows) -> float:
+    """The lowest number that a metric's axis has to show."""
+    drawn = [row[part] for row in rows for part in ("value", "low", "mean") if row.get(part) is not None]
+    return min(drawn, default=math.nan)
+
+
+def top(rows: Rows) -> float | None:
+    """Where to cut the best of K: at what two trials give the worst optimizer; one trial alone may give anything."""
+    return max((row["mean"] for row in rows if row.get("k", 0) > 1 and row["mean"] is not None), default=None)
+
+
+def figures(comparison: Comparison, beside: Sequence[Comparison] = ()) -> list[Figure]:
+    """All there are trials for, in the order in which the page shows them."""
+    names = shown_optimizers(comparison)
+    if not names:
+        return []
+    found = [
+        _outcomes(comparison, names),
+        _steps(comparison, names),
+        _best_of_k(comparison, names),
+        _pairs(comparison, names),
+        _inclusions(comparison, names),
+        _protocols([comparison, *beside]),
+        *(_hyperparameters(comparison, name, names) for name in names),
+        _curves(comparison, names),
+        _selection(comparison, names),
+        _sweeps(comparison, names),
+    ]
+    return [figure for figure in found if figure]
+
+
+def shown_optimizers(comparison: Comparison) -> list[str]:
+    """Those with a trial of which the selection metric is known."""
+    return [name for name in comparison.study.optimizers if np.isfinite(comparison.outcome(name).values()).any()]
+
+
+def reported_metric(comparison: Comparison) -> str:
+    """What is shown beside the selection metric: its twin on the test set, where there is one."""
+    outcome = comparison.outcome(next(iter(comparison.study.optimizers)))
+    return outcome.test_metric or comparison.study.select
+
+
+# ---------------------------------------------------------------------------- outcomes
+
+
+def _outcomes(comparison: Comparison, names: list[str]) -> Figure:
+    k, select, report = comparison.study.trials, comparison.study.select, reported_metric(comparison)
+
+    def panel(metric: str, key: str) -> Panel:
+        rows = [{"optimizer": name, **estimate(comparison.outcome(name).best(k, metric))} for name in names]
+        return Panel(charts.outcomes(names), rows, metric, key)
+
+    panels = [panel(select, "outcomes:select"), panel(report, "outcomes:report")]
+    caption = "The trial that a tuner with K trials would select: mean and 5th to 95th percentile."
+    return Figure("outcomes", "Outcomes", caption, panels[: 1 if report == select else 2])
+
+
+def _steps(comparison: Comparison, names: list[str]) -> Figure | None:
+    study = comparison.study
+    if not study.target:
+        return None
+    rows = [{"optimizer": name, **estimate(comparison.outcome(name).steps_to_target(study.trials))} for name in names]
+    rows = [row for row in rows if row["mean"] is not None]
+    if not rows:
+        return None
+    caption = (
+        f"Steps of the fastest of K trials to {study.target.metric} "
+        f"{format(study.target.value, charts.metric_format(study.target.metric).replace('~', ''))}, "
+        "among the repetitions that reach it; above each, how many do."
+    )
+    return Figure("steps", "Steps to the target", caption, [Panel(charts.steps(names), rows, key="steps")], 1)
+
+
+def _best_of_k(comparison: Comparison, names: list[str]) -> Figure:
+    ks = shown_ks(comparison)
+    rows = [
+        {"optimizer": name, "k": k, "cost": outcome.cost(k), **estimate(outcome.best(k))}
+        for name in names
+        for outcome in [comparison.outcome(name)]
+        for k in ks
+    ]
+    select = comparison.study.select
+    panels = [
+        Panel(charts.best_of_k(names), rows, select, "best_of_k"),
+        Panel(charts.best_of_k(names, cost=True), rows, select, "best_of_k"),
+    ]
+    caption = (
+        "The best of K trials against K, and against what they cost: a diverged trial costs the steps it ran. "
+        "Click the legend to single one out."
+    )
+    return Figure("best-of-k", "How many trials", caption, panels)
+
+
+def shown_ks(comparison: Comparison) -> list[int]:
+    return several_ks(max(len(comparison.outcome(name).pool) for name in comparison.study.optimizers), _SHOWN_KS)
+
+
+def _pairs(comparison: Comparison, names: list[str]) -> Figure | None:
+    if len(names) < 2:
+        return None
+    won = [
+        {"ours": ours, "theirs": theirs, "chance": comparison.beats(ours, theirs)}
+        for ours in names
+        for theirs in names
+        if ours != theirs
+    ]
+    ranks = comparison.rank_probabilities()
+    places = [
+        {"optimizer": name, "place": place + 1, "chance": ranks[name][place]}
+        for name in names
+        for place in range(len(names))
+    ]
+    panels = [Panel(charts.beats(names), won, key="beats"), Panel(charts.ranks(names), places, key="ranks")]
+    caption = (
+        "Left: how often the optimizer of the row is strictly better than that of the column. "
+        "Right: how often each comes first, second, …; those that tie share the better place."
+    )
+    return Figure("pairs", "Who beats whom", caption, panels)
+
+
+def _selection(comparison: Comparison, names: list[str]) -> Figure:
+    report = reported_metric(comparison)
+    selectors = list(comparison.outcome(names[0]).metrics)
+    rows = [
+        {
+            "optimizer": name,
+            "selector": selector,
+            **estimate(comparison.outcome(name).at(select=selector).best(comparison.study.trials, report)),
+        }
+        for name in names
+        for selector in selectors
+    ]
+    caption = "The same trials, had another metric selected the best of K."
+    panel = Panel(charts.selection(names, selectors), rows, report, "selection")
+    return Figure("selection", "Selected by another metric", caption, [panel], 1)
+
+
+# ---------------------------------------------------------------------------- inclusions
+
+
+def _inclusions(comparison: Comparison, names: list[str]) -> Figure | None:
+    if not comparison.audit():
+        return None
+    findings = {(each.edge.special, each.edge.general): each for each in comparison.audit()}
+    lines, nodes = graph(comparison)
+    for line in lines:
+        finding = findings[line["special"], line["general"]]
+        numbers = {key: number(getattr(finding, key)) for key in ("worse", "better", "p_value")}
+        line |= {"inclusion": f"{finding.edge.special} ⊆ {finding.edge.general}", "verdict": finding.verdict.value}
+        line |= numbers
+    chart = charts.inclusions(list(comparison.study.optimizers))
+    chart = chart.properties(height=60 + 50 * len({node["y"] for node in nodes}))
+    caption = "From left to right, each optimizer to those that can follow it: tuned well enough, they are never worse."
+    return Figure("inclusions", "Inclusions", caption, [Panel(chart, [*lines, *nodes], key="inclusions")], 1)
+
+
+def graph(comparison: Comparison) -> tuple[Rows, Rows]:
+    """Lines (without those that follow from others) and nodes of the inclusion graph."""
+    drawn = reduction([each.edge for each in comparison.audit()])
+    places = layout([(edge.special, edge.general) for edge in drawn])
+    lines = [
+        {"special": edge.special, "general": edge.general, "x": start[0], "y": start[1], "x2": end[0], "y2": end[1]}
+        for edge in drawn
+        for start, end in [(places[edge.special], places[edge.general])]
+    ]
+    return lines, [{"optimizer": name, "x": column, "y": row} for name, (column, row) in places.items()]
+
+
+def layout(pairs: list[tuple[str, str]]) -> dict[str, tuple[float, float]]:
+    """Where the optimizers stand: each to the right of all that it includes, those of a column spread evenly.
+
+    >>> layout([("sgd", "momentum"), ("sgd", "nesterov"), ("momentum", "adam")])
+    {'sgd': (0, 0.0), 'momentum': (1, 0.5), 'nesterov': (1, -0.5), 'adam': (2, 0.0)}
+    """
+    column = {name: 0 for pair in pairs for name in pair}
+    for _ in column:  # longest paths; optimizers that include each other stop moving after that many rounds
+        for special, general in pairs:
+            if (general, special) not in pairs:
+                column[general] = max(column[general], column[special] + 1)
+    members = {place: [name for name in column if column[name] == place] for place in column.values()}
+    middle = {place: (len(names) - 1) / 2 for place, names in members.items()}
+    return {name: (place, middle[place] - members[place].index(name)) for name, place in column.items()}
+
+
+# ---------------------------------------------------------------------------- protocols
+
+
+def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
+    """Tuning protocols side by side: those of one study, or several studies."""
+    first = comparisons[0]
+    columns = by_protocol(comparisons)
+    if len(columns) < 2:
+        return None
+    panels = []
+    for metric in dict.fromkeys([first.study.select, reported_metric(first)]):
+        rows = [
+            {
+                "rule": rule,
+                "optimizer": entry.outcome.name,
+                "protocol": label,
+                "k": entry.k,
+                **estimate(entry.outcome.best(entry.k, metric)),
+            }
+            for label, column in columns.items()
+            for rule, entry in column.items()
+            if entry.outcome.pool
+        ]
+        rules = [row["rule"] for row in rows]
+        panels.append(Panel(charts.protocols(rules, list(columns)), rows, metric))
+    caption = "The same rules under each tuning protocol. Lines that cross: the ranking flips."
+    return Figure("protocols", "Tuning protocols", caption, panels)
+
+
+# ---------------------------------------------------------------------------- trials
+
+
+def _hyperparameters(comparison: Comparison, name: str, names: list[str]) -> Figure | None:
+    """The final metric against each hyperparameter that was searched."""
+    study, free = comparison.study, comparison.study.optimizer(name).space.free
+    if not free:
+        return None
+    border = worst(comparison.outcome(name), study.select)
+    cut = max if comparison.outcome(name).metrics[study.select] is Direction.MAXIMIZE else min
+    rows = []
+    for trial in comparison.trials[name]:
+        value = trial.curve.final(study.select)
+        rows.append(
+            {
+                "optimizer": name,
+                "trial": trial.point.index,
+                "feasible": trial.feasible,
+                "kept": True,
+                "value": cut(value, border) if trial.feasible and math.isfinite(value) else border,
+            }
+            | {f"x{i}": coordinate(one.coordinate(trial.point.hyperparameters)) for i, one in enumerate(free)}
+        )
+    number = list(study.optimizers).index(name)
+    panels = [
+        Panel(charts.hyperparameter(f"x{i}", one, names), rows, study.select, f"trials:{number}:{i}")
+        for i, one in sorted(enumerate(free), key=lambda each: show_order(each[1].name))
+    ]
+    return Figure(f"hyperparameters-{_file_name(name, list(study.optimizers))}", name, "", panels, 3)
+
+
+def _file_name(name: str, names: list[str]) -> str:
+    """A name as part of a file's, told from the others'.
+
+    >>> _file_name("adam", ["adam", "a/b"]), _file_name("a/b", ["a b", "a/b"])
+    ('adam', 'a_b-1')
+    """
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^A-Za-z0-9.-]", "_", name)[:40]
+
+    alike = [other for other in names if plain(other).lower() == plain(name).lower()]
+    return plain(name) if len(alike) == 1 else f"{plain(name)}-{names.index(name)}"
+
+
+def worst(outcome: Outcome, metric: str) -> float:
+    """Where to cut a metric's axis: bad trials should not flatten the good ones."""
+    finals = outcome.values(metric)
+    finals = finals[np.isfinite(finals)]
+    if not len(finals):
+        return math.nan
+    if outcome.metrics[metric] is Direction.MAXIMIZE:
+        return float(finals.min())
+    median = float(np.median(finals))
+    return min(float(finals.max()), _SPAN * median if median > 0 else math.inf)
+
+
+def coordinate(value: Any) -> Any:
+    """Six digits: enough to draw, and short in a page."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _curves(comparison: Comparison, names: list[str]) -> Figure:
+    metric = comparison.study.select
+    border = max(worst(comparison.outcome(name), metric) for name in names)
+    panels = [
+        Panel(charts.curves(name, names, border), list(_curve_rows(comparison.outcome(name), metric)), metric)
+        for name in names
+    ]
+    caption = f"Each optimizer's best trial over others of its pool (at most {_SHOWN_CURVES})."
+    return Figure("curves", "Learning curves", caption, panels, 3)
+
+
+def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
+    best = outcome.best_trial
+    shown = [trial for trial in outcome.pool if trial is not best][:_SHOWN_CURVES]
+    for trial in [*shown, best] if best else []:
+        steps, values = trial.curve.steps, trial.curve.values.get(metric, np.empty(0))
+        if len(values):
+            for i in np.unique(np.linspace(0, len(steps) - 1, _SHOWN_POINTS).round().astype(int)):
+                if math.isfinite(values[i]):
+                    row = {"step": int(steps[i]), "value": coordinate(float(values[i])), "best": trial is best}
+                    yield {"trial": trial.point.index} | row
+
+
+def _sweeps(comparison: Comparison, names: list[str]) -> Figure | None:
+    """Other budgets, and other targets."""
+    study, k = comparison.study, comparison.study.trials
+    evaluated = comparison.outcome(names[0]).pool[0].curve.steps
+    if len(evaluated) < 2:
+        return None
+    steps = [int(evaluated[i]) for i in np.unique(np.geomspace(1, len(evaluated), _SWEEP).round().astype(int) - 1)]
+    rows = [
+        {"optimizer": name, "step": step, **estimate(comparison.outcome(name).at(step=step).best(k))}
+        for name in names
+        for step in steps
+    ]
+    panels = [Panel(charts.budgets(names), [row for row in rows if row["mean"] is not None], study.select)]
+    metric = study.target.metric if study.target else study.select
+    reached = [
+        {"optimizer": name, "target": value, **estimate(comparison.outcome(name).at(target=aim).steps_to_target(k))}
+        for value in swept_targets(comparison, names, metric)
+        for aim in [Target(metric, value)]
+        for name in names
+    ]
+    if reached := [row for row in reached if row["mean"] is not None]:
+        panels.append(Panel(charts.targets(names), reached, metric))
+    caption = (
+        f"At K = {k}: the trials read earlier, and steps to other targets. "
+        "Schedules were tuned for the full budget: shorter trials of their own would end better."
+    )
+    return Figure("budgets", "Other budgets and targets", caption, panels)
+
+
+def swept_targets(comparison: Comparison, names: list[str], metric: str) -> list[float]:
+    """From what half of all trials reach in the end to what the best do."""
+    outcomes = [comparison.outcome(name).at(select=metric) for name in names]
+    ranked = np.concatenate([outcome.ranked() for outcome in outcomes])
+    ranked = ranked[np.isfinite(ranked)]
+    if not len(ranked):
+        return []
+    sign = -1 if outcomes[0].metrics[metric] is Direction.MAXIMIZE else 1
+    low, high = (float(end) for end in np.quantile(ranked, [0.02, 0.5]))
+    swept = np.geomspace(low, high, _SWEEP) if low > 0 else np.linspace(low, high, _SWEEP)
+    return [float(f"{sign * value:.3g}") for value in swept]
+
+
+# ---------------------------------------------------------------------------- numbers
+
+
+def estimate(found: Any) -> dict[str, float | None]:
+    """An estimate as columns; what is not finite, as missing."""
+    return {key: number(value) for key, value in asdict(found).items()}
+
+
+def number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

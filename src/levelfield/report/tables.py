@@ -1,0 +1,135 @@
+"""Search spaces as rows, and the tables of a paper in LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from levelfield.space import Axis
+from levelfield.study import Study, built_in_studies, load_study
+from levelfield.words import show_metric, show_number
+
+if TYPE_CHECKING:
+    from levelfield.comparison import Comparison
+
+_INITIAL = "_initial"
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "⊆": r"$\subseteq$",
+    "≤": r"$\leq$",
+    "−": "$-$",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\n": " ",
+}
+
+
+def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
+    """The search spaces as text, one row for each axis; beside it the initial space's, where that is known."""
+    before = _initial(comparison.study)
+    for name, optimizer in comparison.study.optimizers.items():
+        first = before.optimizers.get(name) if before else None
+        initial = {one.name: one for one in first.space} if first else {}
+        for one in optimizer.space:
+            earlier = initial.get(one.name)
+            about = {"optimizer": name, "rule": optimizer.rule.name, "hyperparameter": one.key, "range": _range(one)}
+            own = earlier.key if earlier and earlier.key != one.key else ""
+            about["initial"] = f"{own} {_range(earlier)}".strip() if earlier else ""
+            yield about | {"corrected": optimizer.corrected.get(one.key, "")}
+
+
+def _initial(study: Study) -> Study | None:
+    """The built-in study that this one was refined from."""
+    name = f"{study.name}{_INITIAL}"
+    return load_study(name) if name in built_in_studies() else None
+
+
+def _range(one: Axis) -> str:
+    spec = one.dimension.spec()
+    if not isinstance(spec, dict):
+        return show_number(spec)
+    kind, content = next(iter(spec.items()))
+    listed = ", ".join(show_number(value) for value in content)
+    return f"{kind} [{listed}]" if kind != "choice" else f"{{{listed}}}"
+
+
+def latex_tables(comparison: Comparison) -> dict[str, str]:
+    """Name → table."""
+    found = {"outcomes": _outcomes(comparison), "spaces": _spaces(comparison)}
+    if comparison.audit():
+        found["audit"] = _audit(comparison)
+    return found
+
+
+def _outcomes(comparison: Comparison) -> str:
+    study = comparison.study
+    test = comparison.outcome(next(iter(study.optimizers))).test_metric
+    metrics = [study.select, *([test] if test else [])]
+    headings = ["optimizer", *(text for metric in metrics for text in (metric, "5–95%"))]
+    if study.target:
+        headings += ["steps to target", "reached"]
+    rows = []
+    for name in study.optimizers:
+        outcome = comparison.outcome(name)
+        cells = [name]
+        for metric in metrics:
+            found = outcome.best(study.trials, metric)
+            low, high = show_metric(metric, found.low), show_metric(metric, found.high)
+            cells += [show_metric(metric, found.mean), "–" if math.isnan(found.mean) else f"{low} – {high}"]
+        if study.target:
+            reached = outcome.steps_to_target(study.trials)
+            cells += ["–" if math.isnan(reached.mean) else f"{reached.mean:,.0f}", _percent(reached.probability)]
+        rows.append([*cells, f"{len(outcome.pool)} of {outcome.tried}"])
+    return _latex([*headings, "feasible"], rows)
+
+
+def _spaces(comparison: Comparison) -> str:
+    rows = list(space_rows(comparison))
+    keys = ["optimizer", "hyperparameter", *(["initial"] if any(row["initial"] for row in rows) else []), "range"]
+    return _latex(keys, [[row[key] for key in keys] for row in rows], "l")
+
+
+def _audit(comparison: Comparison) -> str:
+    rows = [
+        [
+            f"{each.edge.special} ⊆ {each.edge.general}",
+            _percent(each.worse),
+            _percent(each.better),
+            "–" if math.isnan(each.p_value) else f"{each.p_value:.2g}",
+            each.verdict.value,
+        ]
+        for each in comparison.audit()
+    ]
+    return _latex(["inclusion", "worse", "better", "p", "verdict"], rows)
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.0%}"
+
+
+def _latex(headings: Sequence[str], rows: Sequence[Sequence[str]], align: str = "r") -> str:
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(latex(cell) for cell in cells) + r" \\"
+
+    body = [line(headings), r"\midrule", *map(line, rows)]
+    columns = "l" + align * (len(headings) - 1)
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def latex(text: Any) -> str:
+    """
+    >>> print(latex("5–95% of a_b"))
+    5--95\\% of a\\_b
+    """
+    return "".join(_SPECIAL.get(character, character) for character in str(text))
