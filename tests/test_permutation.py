@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from levelfield.analysis.permutation import holm, lead, p_value
+from levelfield.analysis import permutation
+from levelfield.analysis.best_of import probability_better
+from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, holm, lead, p_value
 
 NAN, INF = math.nan, math.inf
 TIED = st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0, INF]), min_size=1, max_size=4)  # small enough to enumerate
@@ -39,9 +41,13 @@ def share_of_all_relabelings(ours: Sequence[float], theirs: Sequence[float], k: 
     return float(np.mean(reached))
 
 
-def noise(share: float, permutations: int) -> float:
-    """Six standard deviations of a share found by so many random permutations, and what counting ours adds."""
-    return 6 * math.sqrt(share * (1 - share) / permutations) + 2 / permutations
+def noise(share: float, permutations: int = PERMUTATIONS) -> float:
+    """Six standard deviations of a share found by random permutations, and what counting ours adds.
+
+    Either all are made, or as many as reach the lead often enough: about that number over the share.
+    """
+    made = min(permutations, ENOUGH / share) if share else permutations
+    return 6 * math.sqrt(share * (1 - share) / made) + 2 / made
 
 
 # The lead
@@ -79,24 +85,133 @@ def test_the_best_of_one_is_compared_as_mann_and_whitney_do():
     assert lead(ours, theirs, 1) == pytest.approx(2 * wins / (23 * 31) - 1)
 
 
-# The test of it
+@pytest.mark.parametrize("k", [1, 30, 400])
+@pytest.mark.parametrize("sizes", [(300, 300), (20, 400)])
+def test_the_lead_of_large_pools_is_who_beats_whom(sizes, k):
+    """With many trials, the rest of the values counts for nothing: none of them may be missed all the same."""
+    generator = np.random.default_rng(2)
+    ours, theirs = (generator.integers(0, 90, size).astype(float) for size in sizes)
+    chances = probability_better(ours, theirs, k), probability_better(theirs, ours, k)
+    assert lead(ours, theirs, k) == pytest.approx(chances[0] - chances[1], abs=1e-13)
+
+
+# Random numbers
+
+
+def lowbias32(x: int) -> int:
+    """Wellons' hash, as he publishes it, in whole numbers of any size."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ (x >> shift)) * factor % 2**32
+    return x ^ (x >> 16)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20))
+def test_the_hash_is_the_published_one(counters):
+    found = permutation._hashed(np.array(counters, np.uint32))
+    assert found.dtype == np.uint32
+    assert found.tolist() == [lowbias32(counter) for counter in counters]
+
+
+def test_every_bit_of_the_hash_is_as_often_set_as_not():
+    n = 1 << 16
+    bits = np.unpackbits(permutation._hashed(np.arange(n, dtype=np.uint32)).view(np.uint8)).reshape(n, 32)
+    assert np.all(np.abs(bits.mean(axis=0) - 0.5) < 5 * 0.5 / math.sqrt(n))
+
+
+def dealt(ours: int, n: int, start: int, stop: int) -> np.ndarray:
+    """Which values fall to ours: permutations × values."""
+    counts = np.array([np.array(each) for each in permutation._dealt(ours, n, start, stop)]).T
+    assert counts.shape == (stop - start, n)
+    return np.diff(counts, axis=1, prepend=0)
+
+
+DEALS = [(1, 2), (1, 6), (5, 6), (2, 5), (3, 6), (4, 8)]
+
+
+@pytest.mark.parametrize(("ours", "n"), DEALS)
+def test_each_way_to_deal_is_equally_likely(ours, n):
+    labels = dealt(ours, n, 0, 50_000)
+    ways, counts = np.unique(labels, axis=0, return_counts=True)
+    expected = {tuple(int(i in each) for i in range(n)) for each in itertools.combinations(range(n), ours)}
+    assert {tuple(way) for way in ways.tolist()} == expected
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("ours", "n"), [(1, 2), (2, 4), (2, 5), (3, 6)])
+def test_one_permutation_tells_nothing_of_the_next(ours, n):
+    _, way = np.unique(dealt(ours, n, 0, 50_000), axis=0, return_inverse=True)
+    ways = math.comb(n, ours)
+    pairs = np.bincount(way[0::2] * ways + way[1::2], minlength=ways**2)
+    assert stats.chisquare(pairs).pvalue > 1e-4
+
+
+@given(ours=st.integers(1, 9), theirs=st.integers(1, 9), ends=st.tuples(st.integers(0, 40), st.integers(1, 40)))
+def test_a_permutation_is_the_same_whichever_are_dealt_with_it(ours, theirs, ends):
+    start, stop = ends[0], sum(ends)
+    np.testing.assert_array_equal(dealt(ours, ours + theirs, start, stop), dealt(ours, ours + theirs, 0, stop)[start:])
+
+
+# The test of the lead
 
 
 @settings(max_examples=40)
 @given(ours=TIED, theirs=TIED, k=KS)
 def test_the_p_value_is_the_share_of_all_relabelings(ours, theirs, k):
     share = share_of_all_relabelings(ours, theirs, k)
-    assert p_value(np.array(ours), np.array(theirs), k) == pytest.approx(share, abs=noise(share, 9_999))
+    assert p_value(np.array(ours), np.array(theirs), k) == pytest.approx(share, abs=noise(share))
+
+
+def one_by_one(ours: Sequence[float], theirs: Sequence[float], k: int, enough: int, permutations: int) -> float:
+    """Besag and Clifford's p-value, as they describe it: deal, compare, stop once enough have been seen."""
+    values, reached = np.sort([*ours, *theirs]), 0
+    observed = lead_of_all_draws(ours, theirs, k)
+    for made, labels in enumerate(dealt(len(ours), len(values), 0, permutations), start=1):
+        reached += lead_of_all_draws(values[labels == 1], values[labels == 0], k) >= observed - 1e-9
+        if reached == enough:
+            return enough / made
+    return (reached + 1) / (permutations + 1)
+
+
+@settings(max_examples=40)
+@given(ours=TIED, theirs=TIED, k=st.integers(1, 2), enough=st.integers(1, 20), permutations=st.integers(1, 99))
+def test_permutations_go_on_until_enough_have_been_seen(ours, theirs, k, enough, permutations):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(permutation, "ENOUGH", enough)
+        found = p_value(np.array(ours), np.array(theirs), k, permutations=permutations)
+    assert found == pytest.approx(one_by_one(ours, theirs, k, enough, permutations), abs=1e-12)
+
+
+@pytest.mark.parametrize("shift", [-1.0, -0.6, -0.4, -0.2, 0.0, 0.2, 1.0])
+@pytest.mark.parametrize("k", [1, 6])
+def test_an_early_stop_changes_the_p_value_by_no_more_than_noise(shift, k, monkeypatch):
+    generator = np.random.default_rng(4)
+    ours, theirs = generator.normal(size=30) + shift, generator.normal(size=25)
+    early = p_value(ours, theirs, k)
+    monkeypatch.setattr(permutation, "ENOUGH", PERMUTATIONS + 1)
+    full = p_value(ours, theirs, k)
+    assert early == pytest.approx(full, abs=noise(full))
+    assert (early == full) == (full < ENOUGH / PERMUTATIONS)
+
+
+def test_most_tests_are_decided_soon(monkeypatch):
+    """What does not differ needs a few hundred permutations; only a certain lead needs all."""
+    made = []
+    whole = permutation._dealt
+    monkeypatch.setattr(permutation, "_dealt", lambda m, n, start, stop: made.append(stop) or whole(m, n, start, stop))
+    p_value(np.arange(20.0), np.arange(20.0), 5)
+    assert max(made) <= 1_000
+    p_value(np.arange(20.0), np.arange(20.0) + 99, 5)
+    assert max(made) == PERMUTATIONS
 
 
 def test_a_p_value_by_hand():
     # Of the 10 ways to deal five values into two and three, ours is the only one with so large a lead.
     ours, theirs = np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0])
-    assert p_value(ours, theirs, 1) == pytest.approx(1 / 10, abs=noise(0.1, 9_999))
+    assert p_value(ours, theirs, 1) == pytest.approx(1 / 10, abs=noise(0.1))
     # At K = 3, too: what is dealt otherwise loses at times.
-    assert p_value(ours, theirs, 3) == pytest.approx(1 / 10, abs=noise(0.1, 9_999))
+    assert p_value(ours, theirs, 3) == pytest.approx(1 / 10, abs=noise(0.1))
     # With the best value ours and the second best theirs, {1, 2} and {1, 3} lead by as much or more.
-    assert p_value(np.array([1.0, 3.0]), np.array([2.0, 4.0, 5.0]), 1) == pytest.approx(2 / 10, abs=noise(0.2, 9_999))
+    assert p_value(np.array([1.0, 3.0]), np.array([2.0, 4.0, 5.0]), 1) == pytest.approx(2 / 10, abs=noise(0.2))
 
 
 @pytest.mark.parametrize("shift", [-0.5, 0.0, 0.5])
@@ -104,7 +219,7 @@ def test_at_one_trial_it_is_mann_and_whitney_s_test(shift):
     generator = np.random.default_rng(7)
     ours, theirs = generator.normal(size=12) + shift, generator.normal(size=15)
     exact = stats.mannwhitneyu(ours, theirs, alternative="less", method="exact").pvalue
-    assert p_value(ours, theirs, 1) == pytest.approx(exact, abs=noise(exact, 9_999))
+    assert p_value(ours, theirs, 1) == pytest.approx(exact, abs=noise(exact))
 
 
 def continuous(generator: np.random.Generator, n: int) -> np.ndarray:
@@ -123,26 +238,43 @@ def nearly_all_infinite(generator: np.random.Generator, n: int) -> np.ndarray:
     return np.where(generator.random(n) < 0.9, INF, generator.normal(size=n))
 
 
-@pytest.mark.parametrize("draw", [continuous, tied, partly_infinite, nearly_all_infinite])
-@pytest.mark.parametrize(("sizes", "k"), [((8, 8), 3), ((5, 14), 2), ((14, 5), 10)])
+DRAWS = [continuous, tied, partly_infinite, nearly_all_infinite]
+
+
+def allowed(level: float) -> float:
+    """A level, and what the noise of the p-values adds to it."""
+    return level + noise(level)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize(("sizes", "k"), [((4, 4), 3), ((3, 6), 2), ((6, 3), 10)])
+def test_of_all_relabelings_no_more_are_significant_than_the_level_says(draw, sizes, k):
+    """If pools do not differ, each way to deal their values is as likely: those with small p-values must be few."""
+    n, generator = sum(sizes), np.random.default_rng(11)
+    values = draw(generator, n)
+    ways = [np.isin(np.arange(n), chosen) for chosen in itertools.combinations(range(n), sizes[0])]
+    found = np.array([p_value(values[way], values[~way], k) for way in ways])
+    for level in (0.02, 0.05, 0.1, 0.2, 0.5):
+        assert np.mean(found <= level) <= allowed(level)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize(("sizes", "k"), [((20, 20), 5), ((8, 30), 12)])
 def test_chance_alone_is_called_significant_no_more_often_than_it_says(draw, sizes, k):
-    """Two pools of the same distribution, again and again, each with permutations of its own."""
-    repetitions, generator = 1_000, np.random.default_rng(11)
-    found = np.array(
-        [p_value(*(draw(generator, n) for n in sizes), k, permutations=99, seed=seed) for seed in range(repetitions)]
-    )
+    """Two pools of the same distribution, again and again."""
+    repetitions, generator = 300, np.random.default_rng(12)
+    found = np.array([p_value(*(draw(generator, n) for n in sizes), k) for _ in range(repetitions)])
     for level in (0.01, 0.05, 0.2):
-        allowed = level + 4 * math.sqrt(level * (1 - level) / repetitions)
-        assert np.mean(found <= level + 1e-9) <= allowed
+        assert np.mean(found <= level) <= allowed(level) + 4 * math.sqrt(level * (1 - level) / repetitions)
 
 
 def test_without_ties_the_level_is_reached():
     """At K = 1, where hardly any two leads are equal, the test gives nothing away."""
-    repetitions, generator = 1_500, np.random.default_rng(12)
-    pools = (continuous(generator, 24).reshape(2, 12) for _ in range(repetitions))
-    found = np.array([p_value(*pair, 1, permutations=99, seed=seed) for seed, pair in enumerate(pools)])
+    repetitions, generator = 600, np.random.default_rng(13)
+    found = np.array([p_value(*continuous(generator, 24).reshape(2, 12), 1) for _ in range(repetitions)])
     for level in (0.05, 0.2, 0.5):
-        assert np.mean(found <= level + 1e-9) >= level - 4 * math.sqrt(level * (1 - level) / repetitions) - 0.02
+        error = 4 * math.sqrt(level * (1 - level) / repetitions)
+        assert abs(np.mean(found <= level) - level) <= error + noise(level)
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
@@ -183,13 +315,13 @@ def test_without_a_pool_there_is_no_p_value(ours, theirs):
     assert math.isnan(p_value(np.array(ours, float), np.array(theirs, float), 2))
 
 
-def test_pools_too_large_to_deal_at_once_are_dealt_in_parts():
-    """At K = 1 and these sizes, the normal approximation is as good as exact."""
+def test_large_pools_at_one_trial_follow_the_normal_approximation():
+    """At these sizes it is as good as exact."""
     generator = np.random.default_rng(5)
     ours, theirs = generator.normal(size=700) + 0.03, generator.normal(size=700)
     normal = stats.mannwhitneyu(ours, theirs, alternative="less", method="asymptotic").pvalue
     assert 0.02 < normal < 0.5
-    assert p_value(ours, theirs, 1, permutations=4_000) == pytest.approx(normal, abs=noise(normal, 4_000) + 1e-3)
+    assert p_value(ours, theirs, 1) == pytest.approx(normal, abs=noise(normal) + 1e-3)
 
 
 # Holm's correction

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from levelfield.errors import SpaceError
-from levelfield.space import Axis, Choice, Fixed, Integer, Log, Space, Uniform, dimension
+from levelfield.space import Axis, Choice, Fixed, Integer, Log, Space, Uniform, axis, dimension
 
 UNITS = st.floats(0.0, 1.0)
 NAN, INF = math.nan, math.inf
@@ -273,6 +273,143 @@ def test_an_axis_knows_what_its_key_means():
 def test_a_point_of_another_dimension_is_refused(unit):
     with pytest.raises(SpaceError, match=rf"4 free axes.*{len(unit)} coordinates"):
         Space.parse(PAPER_ADAM).hyperparameters(unit)
+
+
+# Parts of a range
+
+
+def spaces() -> st.SearchStrategy[Space]:
+    """Spaces with axes of every kind and every meaning."""
+    fractions = st.one_of(
+        specs_of_logs(1e-4, 1.0),
+        st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=4, unique=True).map(lambda values: {"choice": values}),
+        st.floats(1e-4, 1.0),
+    )
+    tables = st.fixed_dictionaries(
+        {"eps": st.one_of(specs_of_logs(), st.floats(1e-9, 1e9))},
+        optional={
+            "a": FREE,
+            "b": st.one_of(FREE, st.floats(-9, 9)),
+            "one_minus_c": fractions,
+            "d/eps": st.one_of(specs_of_logs(), fractions),
+            "e/sqrt(eps)": st.one_of(specs_of_logs(), fractions),
+        },
+    )
+    return tables.map(Space.parse)
+
+
+@given(space=spaces(), data=st.data())
+def test_a_space_holds_its_own_points(space, data):
+    """Also those at its ends, and those that 1 − x or a ratio has rounded."""
+    ends = st.one_of(UNITS, st.sampled_from([0.0, 1.0]))
+    values = space.hyperparameters(data.draw(st.lists(ends, min_size=len(space.free), max_size=len(space.free))))
+    assert all(one.holds(values) for one in space)
+
+
+@given(space=spaces())
+def test_the_whole_of_a_range_is_the_range(space):
+    for one in space.free:
+        assert one.narrowed(one.dimension.ends) == one
+        if not isinstance(one.dimension, Choice):
+            assert one.narrowed((None, None)) == one
+            assert one.narrowed((-1e30, 1e30)) == one
+
+
+@given(spec=RANGES, units=st.tuples(UNITS, UNITS), at=UNITS)
+def test_a_part_of_a_range_holds_what_lies_between_its_ends(spec, units, at):
+    whole = axis("x", spec)
+    low, high = sorted(whole.dimension.value(unit) for unit in units)
+    value = whole.dimension.value(at)
+    assume(low < high)
+    part = whole.narrowed((low, high))
+    assert part.dimension.ends == (low, high)
+    assert type(part.dimension) is type(whole.dimension)
+    assert part.holds({"x": low})
+    assert part.holds({"x": high})
+    # Within rounding of an end, either will do.
+    assume(not any(0 < abs(value - end) <= 1e-6 * max(abs(end), high - low) for end in (low, high)))
+    assert part.holds({"x": value}) == (low <= value <= high)
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8, unique=True), data=st.data())
+def test_of_a_choice_those_that_are_kept_stay_in_their_order(values, data):
+    whole = axis("x", {"choice": values})
+    kept = data.draw(st.lists(st.sampled_from(values), min_size=1, unique=True))
+    part = whole.narrowed(kept)
+    assert list(part.dimension.values) == [value for value in values if value in kept]
+    assert [value for value in values if part.holds({"x": value})] == list(part.dimension.values)
+
+
+@given(spec=RANGES, units=st.lists(UNITS, min_size=4, max_size=4))
+def test_to_narrow_twice_is_to_narrow_once(spec, units):
+    whole = axis("x", spec)
+    first, second = sorted(map(whole.dimension.value, units[:2])), sorted(map(whole.dimension.value, units[2:]))
+    both = max(first[0], second[0]), min(first[1], second[1])
+    assume(first[0] < first[1] and both[0] < both[1])
+    assert whole.narrowed(first).narrowed(second) == whole.narrowed(both)
+
+
+@pytest.mark.parametrize(
+    ("key", "spec", "kept", "inside", "outside"),
+    [
+        # The ends are those of the axis: of 1 − x or of the ratio.
+        ("one_minus_x", {"log": [1e-3, 1e0]}, (1e-2, 1e-1), {"x": 0.95}, {"x": 0.995}),
+        ("one_minus_x", {"choice": [0.1, 0.01, 0.001]}, [0.1, 0.01], {"x": 1 - 0.01}, {"x": 1 - 0.001}),
+        ("x/y", {"log": [1e-2, 1e2]}, (1, 10), {"x": 0.5, "y": 0.1}, {"x": 0.05, "y": 0.1}),
+        ("x/y", {"choice": [0.1, 0.3, 0.7]}, [0.3], {"x": 0.3 * 0.7, "y": 0.7}, {"x": 0.1 * 0.7, "y": 0.7}),
+        ("x/sqrt(y)", {"log": [1e-2, 1e2]}, (1, 10), {"x": 0.5, "y": 0.01}, {"x": 0.05, "y": 0.01}),
+        ("x", {"uniform": [0, 1]}, (None, 0.5), {"x": 0.0}, {"x": 0.6}),
+        ("x", {"uniform": [0, 1]}, (0.5, None), {"x": 1.0}, {"x": 0.4}),
+        ("x", {"uniform": [0, 1]}, (0.5, 9), {"x": 1.0}, {"x": 1.1}),
+        ("x", {"integer": [1, 9]}, (2.5, 4.5), {"x": 3}, {"x": 5}),
+        ("x", {"choice": ["a", "b"]}, ["b"], {"x": "b"}, {"x": "a"}),
+        ("x", {"log": [1e-2, 1]}, (0.1, 1), {"x": 0.1}, {"x": 0.0}),
+    ],
+    ids=str,
+)
+def test_what_a_part_of_a_range_holds(key, spec, kept, inside, outside):
+    whole, part = axis(key, spec), axis(key, spec).narrowed(kept)
+    assert part.holds(inside)
+    assert whole.holds(inside)
+    assert not part.holds(outside)
+    assert (part.key, part.name, part.divisor, part.root, part.one_minus) == (
+        (whole.key, whole.name, whole.divisor, whole.root, whole.one_minus)
+    )
+
+
+@pytest.mark.parametrize(("key", "at"), [("x", 0.9), ("one_minus_x", 0.1), ("x/y", 0.3), ("x", "adam")])
+def test_a_fixed_value_holds_itself_alone(key, at):
+    one = axis(key, at)
+    values = {"x": one.hyperparameter(at, {"y": 0.7}), "y": 0.7}
+    assert one.holds(values)
+    assert not one.holds(values | {"x": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept", "words"),
+    [
+        (0.9, (0.1, 1.0), ["fixed", "nothing to narrow"]),
+        ({"log": [1e-3, 1]}, (0.1, 0.1), ["(0.1, 0.1)", "[0.001, 1]", "low < high"]),
+        ({"log": [1e-3, 1]}, (0.1, 0.01), ["(0.1, 0.01)", "[0.001, 1]", "low < high"]),
+        ({"log": [1e-3, 1]}, (2, 3), ["(2, 3)", "[0.001, 1]", "low < high"]),
+        ({"log": [1e-3, 1]}, (-2, 0), ["(-2, 0)", "[0.001, 1]", "low < high"]),
+        ({"log": [1e-3, 1]}, (NAN, 0.5), ["(nan, 0.5)", "[0.001, 1]", "low < high"]),
+        ({"uniform": [0, 1]}, (None, 0.0), ["(None, 0.0)", "[0, 1]", "low < high"]),
+        ({"integer": [1, 5]}, (2.2, 2.8), ["(2.2, 2.8)", "[1, 5]", "low < high"]),
+        ({"integer": [1, 5]}, (4, 2), ["(4, 2)", "[1, 5]", "low < high"]),
+        ({"integer": [1, 5]}, (NAN, 2), ["(nan, 2)", "[1, 5]", "low < high"]),
+        ({"uniform": [0, 1]}, (0.5,), ["(0.5,)", "(low, high)"]),
+        ({"uniform": [0, 1]}, [0.1, 0.2, 0.3], ["[0.1, 0.2, 0.3]", "(low, high)"]),
+        ({"choice": [1, 2]}, [3], ["3", "none of its choices", "[1, 2]"]),
+        ({"choice": ["a", "b"]}, ["a", "c"], ["'c'", "none of its choices", "['a', 'b']"]),
+        ({"choice": [1, 2]}, [], ["at least one of its choices", "[1, 2]"]),
+    ],
+    ids=str,
+)
+def test_a_part_that_is_none_is_refused(spec, kept, words):
+    with pytest.raises(SpaceError) as refusal:
+        axis("rate", spec).narrowed(kept)
+    assert_says(refusal, ["rate", *words])
 
 
 # Refusals: one line that names the key, the value it got and the remedy

@@ -157,7 +157,9 @@ def selection(names: Sequence[str], selectors: Sequence[str]) -> Any:
         color=_legend(names),
         tooltip=["optimizer:N", "selector:N", *numbers],
     )
-    return _intervals(base, _metric(alt.X, "low", padding=12)).properties(height=alt.Step(10))
+    return _intervals(base, _metric(alt.X, "low", padding=12)).properties(
+        width=640, height=len(selectors) * (20 + 10 * len(names))
+    )
 
 
 def inclusions(names: Sequence[str]) -> Any:
@@ -302,7 +304,7 @@ def _by_optimizer(names: Sequence[str], tooltip: list[Any]) -> Any:
             color=alt.Color("optimizer:N", scale=colours(names), legend=None),
             tooltip=["optimizer:N", *tooltip],
         )
-        .properties(width=320, height=alt.Step(30))
+        .properties(width=320, height=30 * len(names))
     )
 
 

@@ -189,7 +189,7 @@ class Chart {
     }
     this.form = form;
     const spec = { ...(metric ? forMetric(this.panel.spec, words, scale) : this.panel.spec), width: "container",
-      autosize: { type: "fit-x", contains: "padding" }, datasets: { rows: this.rows } };
+      datasets: { rows: this.rows } };
     (await this.drawn)?.finalize();
     this.drawn = vegaEmbed(this.place, spec, { actions: false, renderer: "svg", config: CONFIG, logLevel: 1 });
     const { view } = await this.drawn;

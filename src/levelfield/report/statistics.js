@@ -92,6 +92,7 @@ function pValue(ours, theirs, k, permutations, enough) {
       const aAfter = a[seen], bAfter = b[i + 1 - seen];
       sum += aBefore * bAfter - bBefore * aAfter;
       aBefore = aAfter; bBefore = bAfter;
+      if (aBefore * bBefore < 1e-16) break;  // what follows changes nothing
     }
     return sum;
   };

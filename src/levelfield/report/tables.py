@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from levelfield.space import Axis
 from levelfield.study import Study, built_in_studies, load_study
-from levelfield.words import show_metric, show_number
+from levelfield.words import show_metric, show_range
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
@@ -43,9 +42,14 @@ def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
         initial = {one.name: one for one in first.space} if first else {}
         for one in optimizer.space:
             earlier = initial.get(one.name)
-            about = {"optimizer": name, "rule": optimizer.rule.name, "hyperparameter": one.key, "range": _range(one)}
+            about = {
+                "optimizer": name,
+                "rule": optimizer.rule.name,
+                "hyperparameter": one.key,
+                "range": show_range(one.dimension),
+            }
             own = earlier.key if earlier and earlier.key != one.key else ""
-            about["initial"] = f"{own} {_range(earlier)}".strip() if earlier else ""
+            about["initial"] = f"{own} {show_range(earlier.dimension)}".strip() if earlier else ""
             yield about | {"corrected": optimizer.corrected.get(one.key, "")}
 
 
@@ -53,15 +57,6 @@ def _initial(study: Study) -> Study | None:
     """The built-in study that this one was refined from."""
     name = f"{study.name}{_INITIAL}"
     return load_study(name) if name in built_in_studies() else None
-
-
-def _range(one: Axis) -> str:
-    spec = one.dimension.spec()
-    if not isinstance(spec, dict):
-        return show_number(spec)
-    kind, content = next(iter(spec.items()))
-    listed = ", ".join(show_number(value) for value in content)
-    return f"{kind} [{listed}]" if kind != "choice" else f"{{{listed}}}"
 
 
 def latex_tables(comparison: Comparison) -> dict[str, str]:

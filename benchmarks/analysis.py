@@ -1,0 +1,98 @@
+"""How long it takes to read and analyse a large study: pools of 5,000 trials, curves of 100 points.
+
+    python benchmarks/analysis.py [--pool 5000] [--points 100]
+
+Nothing is trained: the trials of fashion_mnist are made up, curves that fall to losses which no optimizer leads in,
+one trial in ten infeasible. The store is a file in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aligned import table
+
+import levelfield as lf
+from levelfield.analysis.permutation import p_value
+from levelfield.search import Search
+from levelfield.trial import Curve, Status, Trial
+from levelfield.workloads import get_workload
+
+PROVENANCE = {"devices": 0, "device": "none", "backend": "none", "precision": "none", "versions": {}}
+INFEASIBLE = 0.1
+
+
+def make(study: lf.Study, store: lf.Store) -> int:
+    """Fill the store with trials that nobody trained; returns how many."""
+    metrics = get_workload(study.workload).metrics
+    steps = np.arange(study.eval_interval, study.steps + 1, study.eval_interval)
+    generator = np.random.default_rng(0)
+    made = 0
+    for name in study.optimizers:
+        search, trials, feasible = Search(study, name), [], 0
+        while feasible < study.pool:
+            status = Status.INFEASIBLE if generator.random() < INFEASIBLE else Status.FEASIBLE
+            final = generator.lognormal(size=(len(metrics), 1))
+            values = final + np.exp(-5 * steps / study.steps) + 0.01 * generator.random((len(metrics), len(steps)))
+            curve = Curve(steps, dict(zip(metrics, values, strict=True)))
+            trials.append(Trial(search.point(len(trials)), status, curve))
+            feasible += status is Status.FEASIBLE
+        store.add(study.identity(name), study.definition(name), metrics, trials, PROVENANCE)
+        made += len(trials)
+    return made
+
+
+def seconds(work: Callable[[], Any], times: int = 1) -> float:
+    begun = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - begun) / times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pool", type=int, default=5_000, help="feasible trials of each optimizer")
+    parser.add_argument("--points", type=int, default=100, help="points of each curve")
+    arguments = parser.parse_args()
+
+    study = lf.load_study("fashion_mnist")
+    study = study.replace(pool=arguments.pool, eval_interval=study.steps // arguments.points)
+    with tempfile.TemporaryDirectory() as folder, lf.Store.open(Path(folder) / "trials.db") as store:
+        trials = make(study, store)
+        begun = time.perf_counter()
+        comparison = lf.Comparison(study, store)
+        loaded = time.perf_counter() - begun
+    parts: dict[str, Callable[[], Any]] = {
+        "rows": comparison.rows,
+        "beats matrix": comparison.beats_matrix,
+        "rank probabilities": comparison.rank_probabilities,
+        "settles": comparison.settles,
+        "audit": comparison.audit,
+    }
+    analysed = {name: seconds(part) for name, part in parts.items()}
+    total = loaded + sum(analysed.values())
+    counts = len(study.optimizers), trials, arguments.points, len(get_workload(study.workload).metrics)
+    print("{} optimizers, {:,} trials, curves of {} points, {} metrics".format(*counts), end="\n\n")
+    rows = [["load", loaded], *([name, each] for name, each in analysed.items()), ["load and analyse", total]]
+    print(table([["", "seconds"], *([name, f"{each:.2f}"] for name, each in rows)]), end="\n\n")
+
+    sgd, momentum = (comparison.outcome(name) for name in ("sgd", "momentum"))
+    calls: dict[str, Callable[[], Any]] = {
+        "outcome.best(k=100), the first time": lambda: sgd.at().best(k=100),
+        "again": lambda: sgd.best(k=100),
+        "at another step, the first time": lambda: sgd.at(step=study.steps // 2).best(k=100),
+    }
+    rows = [[name, seconds(call, times=20)] for name, call in calls.items()]
+    behind = momentum.ranked() + 1  # no chance reaches such a lead: the test goes on to its end
+    rows.append(["p-value of a certain lead", seconds(lambda: p_value(sgd.ranked(), behind, 100))])
+    print(table([["one call", "milliseconds"], *([name, f"{1000 * each:.1f}"] for name, each in rows)]))
+
+
+if __name__ == "__main__":
+    main()
