@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from levelfield import Comparison, Study
 
 settings.register_profile("levelfield", deadline=None)  # a busy machine is no failure
 settings.load_profile("levelfield")
@@ -41,3 +46,42 @@ def command(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
         return exit.value.code or 0, out, err
 
     return call
+
+
+Curves = Mapping[str, Sequence[float]]  # metric → values
+NOWHERE = {"devices": 1, "device": "none", "backend": "none", "precision": "none", "versions": {"levelfield": "0"}}
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[..., Comparison]:
+    """The comparison of trials that nobody trained: optimizer → curves of its trials, and which are infeasible.
+
+    A curve has a value for each evaluation; a shorter one broke off. ``without`` names metrics that an optimizer's
+    trials do not have.
+    """
+    import levelfield as lf
+    from levelfield.search import Search
+    from levelfield.trial import Curve, Status, Trial
+    from levelfield.workloads import get_workload
+
+    def make(
+        study: Study,
+        pools: Mapping[str, Sequence[Curves]],
+        infeasible: Mapping[str, Sequence[int]] | None = None,
+        without: Mapping[str, Sequence[str]] | None = None,
+        store: Path | str = "sqlite://",
+    ) -> Comparison:
+        known = get_workload(study.workload).metrics
+        with lf.Store.open(store) as opened:
+            for name, pool in pools.items():
+                metrics = {key: way for key, way in known.items() if key not in (without or {}).get(name, ())}
+                broken, search, trials = (infeasible or {}).get(name, ()), Search(study, name), []
+                for index, curves in enumerate(pool):
+                    values = {metric: np.asarray(curves[metric], np.float32) for metric in metrics}
+                    steps = study.eval_interval * np.arange(1, 1 + len(next(iter(values.values()))))
+                    status = Status.INFEASIBLE if index in broken else Status.FEASIBLE
+                    trials.append(Trial(search.point(index), status, Curve(steps, values), seconds=0.5))
+                opened.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
+            return lf.Comparison(study, opened)
+
+    return make

@@ -1,5 +1,6 @@
 """The commands, each a few lines over the library. Results go to stdout, progress and errors to stderr."""
 
+import contextlib
 import functools
 import inspect
 import json
@@ -7,7 +8,7 @@ import math
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,11 @@ import typer
 from levelfield.errors import DataError, LevelfieldError, NoStore, SearchExhausted, UsageError
 
 if TYPE_CHECKING:
+    from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison
+    from levelfield.executors import Executor as Trainer
+    from levelfield.progress import RunProgress
+    from levelfield.refinement import Refinement
     from levelfield.store import Store
     from levelfield.study import Study
 
@@ -247,6 +252,163 @@ def check(
 
 
 @app.command()
+@_on_study
+def refine(
+    study: "Study",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The new study.  [default: NAME_refined.toml]")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="n", help="Search and refine in turn, at most so many times.")
+    ] = None,
+    slots: Slots = "auto",
+    executor: Executor = "local",
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Propose better search spaces from what has been run, as a new study."""
+    from levelfield.comparison import Comparison
+    from levelfield.refinement import refine as refined
+    from levelfield.refinement import rounds as in_rounds
+
+    if output and output.exists():
+        raise UsageError(f"{output} exists: name another file, a study is never overwritten")
+    if rounds is None:
+        with _open(study, store, out) as opened:
+            found = [refined(Comparison(study, opened))]
+    else:
+        with _training(study, slots, executor, _store(study, store, out)) as (opened, chosen, listen):
+            found = []
+            for each in in_rounds(study, rounds, opened, chosen, listen):
+                found.append(each)
+                if not as_json:
+                    _say_refinement(each)
+    last = found[-1].study
+    path = output or Path(f"{last.name}.toml")
+    if as_json:
+        written = str(path) if last is not study else None
+        return _print_json({"rounds": [_refinement(each) for each in found], "study": last.name, "file": written})
+    if rounds is None:
+        _say_refinement(found[0])
+    if last is study:
+        return typer.echo("All ranges can stay: no new study is needed.")
+    if path.exists():
+        raise UsageError(f"{path} exists: name another file by -o, a study is never overwritten")
+    path.write_text(last.to_toml(), "utf-8")
+    typer.echo(f"wrote {path}; 'levelfield compare {path}' searches it")
+
+
+@app.command()
+@_on_study
+def ladder(
+    study: "Study",
+    slots: Slots = "auto",
+    executor: Executor = "local",
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Tune more and more: the learning rate alone, then its schedule, momentum, ε, everything; who leads at each."""
+    from levelfield.analysis.protocols import by_protocol, pairs
+    from levelfield.comparison import Comparison
+    from levelfield.ladder import ladder as rungs
+
+    rising = rungs(study)
+    failure = _run(rising, slots, executor, _store(study, store, out))
+    with _open(study, store, out) as opened:
+        comparison = Comparison(rising, opened)
+    path = comparison.write_report(_folder(study, out) / "ladder.html")
+    columns = by_protocol([comparison])
+    if as_json:
+        _print_json(
+            {
+                "study": rising.name,
+                "rungs": {
+                    label: {rule: vars(e.outcome.best(e.k)) for rule, e in column.items()}
+                    for label, column in columns.items()
+                },
+                "pairs": [each.as_dict() for each in pairs(columns)],
+                "report": str(path),
+            }
+        )
+    else:
+        from levelfield.terminal import print_ladder
+
+        print_ladder(columns, study.select)
+        typer.echo(f"\nreport: {path}")
+    if failure:
+        raise failure
+
+
+@app.command()
+@_on_study
+def rerun(
+    study: "Study",
+    best: Annotated[
+        bool, typer.Option("--best", help="The best trial of each optimizer (what is done anyway).")
+    ] = True,
+    index: Annotated[
+        int | None, typer.Option("--trial", metavar="i", help="Not the best trial but the one at this index.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="n", help="How many fresh seeds.")] = 5,
+    metric: Annotated[str | None, typer.Option(help="Choose the best by this metric.  [default: the study's]")] = None,
+    slots: Slots = "auto",
+    executor: Executor = "local",
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Train the best trials again with fresh seeds: mean, least and most, as Wilson et al. report them."""
+    from levelfield.comparison import Comparison
+    from levelfield.rerun import rerun_study
+
+    if seeds < 1:
+        raise UsageError(f"--seeds {seeds}: give a whole number of at least 1")
+    with _open(study, store, out) as opened:
+        comparison = Comparison(study, opened)
+    again = rerun_study(comparison.at(select=metric), seeds=seeds, index=index)
+    failure = _run(again, slots, executor, _store(study, store, out))
+    with _open(study, store, out) as opened:
+        comparison.reruns = {name: Comparison(again, opened).outcome(name) for name in again.optimizers}
+    if as_json:
+        _print_json({name: _seeds(outcome) for name, outcome in comparison.reruns.items()})
+    else:
+        from levelfield.words import rerun_sentences
+
+        for sentence in rerun_sentences(comparison):
+            typer.echo(sentence)
+    if failure:
+        raise failure
+
+
+@app.command()
+@_on_study
+def plan(
+    study: "Study",
+    gpu_hours: Annotated[
+        float | None, typer.Option("--gpu-hours", metavar="H", help="A budget of device time, as the trials took it.")
+    ] = None,
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Say which optimizer to tune with how many trials, from what has been run."""
+    from levelfield.comparison import Comparison
+
+    if gpu_hours is not None and not gpu_hours > 0:
+        raise UsageError(f"--gpu-hours {gpu_hours:g}: give a time above 0")
+    with _open(study, store, out) as opened:
+        found = Comparison(study, opened).plan(gpu_hours)
+    if not found.stretches:
+        raise UsageError(f"{study.name}: no feasible trial has been run yet; 'levelfield run' runs them")
+    if as_json:
+        return _print_json(found.as_dict())
+    for sentence in found.sentences():
+        typer.echo(sentence)
+
+
+@app.command()
 def taxonomy(as_json: Json = False) -> None:
     """Draw the inclusions between update rules, and verify each numerically."""
     from levelfield.taxonomy.verify import verify_all
@@ -389,11 +551,11 @@ def _open(study: "Study", store: str | None, out: Path | None) -> "Store":
     return Store.open(_store(study, store, out), create=False)
 
 
-def _run(study: "Study", slots: str, executor: str, store: str) -> SearchExhausted | None:
-    """Run the study; returns, rather than raises, that a pool could not be filled, so that results follow."""
+@contextlib.contextmanager
+def _training(study: "Study", slots: str, executor: str, store: str) -> "Iterator[tuple[Store, Trainer, RunProgress]]":
+    """A store, an executor and progress to train a study with; an interruption says how to go on."""
     from levelfield.executors import get_executor
     from levelfield.progress import RunProgress
-    from levelfield.runner import run
     from levelfield.store import Store
 
     chosen = get_executor(executor, _slots(slots))
@@ -402,7 +564,7 @@ def _run(study: "Study", slots: str, executor: str, store: str) -> SearchExhaust
         progress = RunProgress(study)
         try:
             with progress:
-                run(study, opened, chosen, progress)
+                yield opened, chosen, progress
         except KeyboardInterrupt:
             typer.echo(
                 f"levelfield: interrupted; {progress.finished} trials finished in this run are saved in {store}. "
@@ -410,9 +572,41 @@ def _run(study: "Study", slots: str, executor: str, store: str) -> SearchExhaust
                 err=True,
             )
             raise typer.Exit(130) from None
+
+
+def _run(study: "Study", slots: str, executor: str, store: str) -> SearchExhausted | None:
+    """Run the study; returns, rather than raises, that a pool could not be filled, so that results follow."""
+    from levelfield.runner import run
+
+    with _training(study, slots, executor, store) as (opened, chosen, progress):
+        try:
+            run(study, opened, chosen, progress)
         except SearchExhausted as failure:
             return failure
     return None
+
+
+def _say_refinement(found: "Refinement") -> None:
+    typer.echo(f"{found.comparison.study.name}:")
+    for each in found.boundaries:
+        if each.place != "fixed":
+            typer.echo(f"  {each}")
+
+
+def _refinement(found: "Refinement") -> dict[str, Any]:
+    return {"study": found.comparison.study.name, "boundaries": [each.as_dict() for each in found.boundaries]}
+
+
+def _seeds(outcome: "Outcome") -> dict[str, Any]:
+    """Mean, least and most of every metric over the seeds."""
+    import numpy as np
+
+    values = {metric: outcome.values(metric) for metric in outcome.metrics}
+    return {"seeds": outcome.tried, "feasible": len(outcome.pool)} | {
+        metric: {"mean": float(np.mean(each)), "min": float(np.min(each)), "max": float(np.max(each))}
+        for metric, each in values.items()
+        if len(each)
+    }
 
 
 def _seed(study: "Study", slots: str, executor: str, store: str) -> None:
@@ -488,6 +682,9 @@ def _report(
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [each.as_dict(study.select) for each in comparison.seeded],
+                "boundaries": [each.as_dict() for each in comparison.boundaries()],
+                "health": [each.as_dict() for each in comparison.health()],
+                "settles": comparison.settles(),
                 "report": str(path),
             }
         )

@@ -9,10 +9,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from levelfield.analysis.boundaries import Boundary, boundaries
+from levelfield.analysis.health import Check, checks
 from levelfield.analysis.outcomes import Outcome, Target
+from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import SearchExhausted, UnknownName
 from levelfield.executors import get_executor
+from levelfield.rerun import rerun_study
 from levelfield.runner import Listener, pool_window, run
 from levelfield.space import Space
 from levelfield.store import Store
@@ -43,10 +47,19 @@ class Comparison:
             self.provenance += [each for each in store.provenance(identity) if each not in self.provenance]
         self._outcomes = _outcomes(study, self.trials)
         self.seeded = stored_seeds(self.seeds(), store)
+        self.reruns = self._stored_reruns(store)  # optimizer → seeds of its best trial, where there are
 
     def seeds(self) -> list[Seed]:
         """The extra trials that ``seed_inclusions`` runs: each special optimizer's best point, by the general one."""
         return seeds(self.study, {name: outcome.best_trial for name, outcome in self._outcomes.items()})
+
+    def _stored_reruns(self, store: Store) -> dict[str, Outcome]:
+        found: dict[str, Outcome] = {}
+        for name in self._outcomes:
+            study = rerun_study(self, [name]) if self._outcomes[name].best_trial else None
+            if study and (trials := store.trials(study.identity(name))):
+                found |= _outcomes(study, {name: trials})
+        return found
 
     def outcome(self, optimizer: str) -> Outcome:
         if optimizer not in self._outcomes:
@@ -161,6 +174,28 @@ class Comparison:
         if k not in self._findings:
             self._findings[k] = audit(self, k)
         return self._findings[k]
+
+    def boundaries(self, k: int | None = None) -> list[Boundary]:
+        """For each axis of each optimizer: where the good trials lie in its range, and a better one if there is."""
+        study, k = self.study, k or self.study.trials
+        found: list[Boundary] = []
+        for name, outcome in self._outcomes.items():
+            axes = tuple(study.optimizer(name).space)
+            found += boundaries(outcome, axes, [study.domain(name, one.name) for one in axes], k)
+        return found
+
+    def plan(self, gpu_hours: float | None = None) -> Plan:
+        """Which optimizer to tune with how many trials, or with so many hours of this device."""
+        return plan(self._outcomes, gpu_hours)
+
+    def health(self, k: int | None = None) -> list[Check]:
+        """Whether each search can be trusted: infeasible trials, good ones, whether more would still help."""
+        k = k or self.study.trials
+        found: list[Check] = []
+        for name, outcome in self._outcomes.items():
+            axes = self.study.optimizer(name).space.free
+            found += checks(outcome, self.trials[name], axes, k, self.reruns.get(name))
+        return found
 
     def sentences(self) -> list[str]:
         """What the numbers say, in words."""

@@ -28,6 +28,7 @@ class Hyperparameter:
     traced: bool = True  # may differ from trial to trial; otherwise it is part of the program
     numeric: bool = True
     default: Any = None  # what it is where nothing is said, if it need not be
+    usual: float | None = None  # what those use who do not tune it
 
     def allows(self, value: float) -> bool:
         return self.low <= value <= self.high and not (self.open and value == self.low)
@@ -91,16 +92,21 @@ def _paper(name: str, **hyperparameters: Hyperparameter) -> Rule:
     )
 
 
+def _usually(value: float) -> Hyperparameter:
+    """TensorFlow's default."""
+    return replace(FRACTION, usual=value)
+
+
 _RULES = {
     rule.name: rule
     for rule in (
         _paper("sgd"),
-        _paper("momentum", momentum=FRACTION),
-        _paper("nesterov", momentum=FRACTION),
-        _paper("rmsprop", momentum=FRACTION, rho=FRACTION, epsilon=NOT_NEGATIVE),
-        _paper("rmsterov", momentum=FRACTION, rho=FRACTION, epsilon=NOT_NEGATIVE),
-        _paper("adam", beta1=FRACTION, beta2=FRACTION, epsilon=NOT_NEGATIVE),
-        _paper("nadam", beta1=FRACTION, beta2=FRACTION, epsilon=NOT_NEGATIVE),
+        _paper("momentum", momentum=_usually(0.9)),
+        _paper("nesterov", momentum=_usually(0.9)),
+        _paper("rmsprop", momentum=_usually(0.0), rho=_usually(0.9), epsilon=replace(NOT_NEGATIVE, usual=1e-10)),
+        _paper("rmsterov", momentum=_usually(0.9), rho=_usually(0.9), epsilon=replace(NOT_NEGATIVE, usual=1e-10)),
+        _paper("adam", beta1=_usually(0.9), beta2=_usually(0.999), epsilon=replace(NOT_NEGATIVE, usual=1e-8)),
+        _paper("nadam", beta1=_usually(0.9), beta2=_usually(0.999), epsilon=replace(NOT_NEGATIVE, usual=1e-8)),
     )
 }
 

@@ -56,6 +56,19 @@ class Target(BaseModel):
     value: FiniteFloat
 
 
+class Refined(BaseModel):
+    """A range that was changed for what the trials of an earlier study showed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str  # the earlier one
+    optimizer: str
+    axis: str
+    before: Any  # the dimension, as a study file writes it
+    after: Any
+    verdict: str
+    trials: Annotated[int, Field(ge=0, strict=True)]  # spent on it
+
+
 Count = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -80,6 +93,7 @@ class Study(BaseModel):
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     search: Literal["quasirandom", "grid"] = "quasirandom"
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of another study: less than 1 marks a try, not a result
+    refined: tuple[Refined, ...] = ()  # how its spaces came to be, first to last
     schedule: dict[str, Any] = {"kind": "constant"}
     optimizers: dict[str, Any]
 
@@ -140,6 +154,11 @@ class Study(BaseModel):
         found: Optimizer = self.optimizers[name]
         return found
 
+    def domain(self, optimizer: str, hyperparameter: str) -> Hyperparameter:
+        """What a hyperparameter of an optimizer may be: its rule's, its schedule's or its workload's."""
+        chosen = self.optimizer(optimizer)
+        return _known(chosen.rule, chosen.schedule, get_workload(self.workload))[hyperparameter]
+
     def replace(self, **changes: Any) -> Study:
         """The study with some fields changed, checked again; ``None`` leaves a field as it is.
 
@@ -176,13 +195,15 @@ class Study(BaseModel):
 
     def spec(self) -> dict[str, Any]:
         """The study as a file holds it, with every default written out."""
-        content = self.model_dump(exclude={"optimizers", "schedule"}, exclude_none=True)
+        content = self.model_dump(exclude={"optimizers", "schedule", "refined"}, exclude_none=True)
+        if self.refined:
+            content["refined"] = [each.model_dump() for each in self.refined]
         return content | {"optimizers": {name: each.spec() for name, each in self.optimizers.items()}}
 
     def to_toml(self) -> str:
         """A study file: a line for each hyperparameter; the schedule apart, where all have the same."""
         content = self.spec()
-        tables = content.pop("optimizers")
+        tables, log = content.pop("optimizers"), content.pop("refined", [])
         schedules = [table["schedule"] for table in tables.values()]
         shared = schedules[0] if schedules.count(schedules[0]) == len(schedules) else None
         lines = [f"{_toml(key)} = {_inline(value)}" for key, value in content.items()]
@@ -195,6 +216,8 @@ class Study(BaseModel):
         for name, table in tables.items():
             lines += ["", f"[optimizers.{_toml(name)}]"]
             lines += [f"{_toml(key)} = {_inline(value)}" for key, value in table.items()]
+        for entry in log:
+            lines += ["", "[[refined]]", *(f"{_toml(key)} = {_inline(value)}" for key, value in entry.items())]
         return "\n".join(lines) + "\n"
 
     def definition(self, name: str) -> dict[str, Any]:
@@ -311,7 +334,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     for key in table.keys() & schedule.keys():
         raise StudyError(f"{key} is given twice, in the optimizer's table and in its schedule: keep the schedule's")
     space = Space.parse(table | schedule)
-    known = {**workload.hyperparameters, **SCHEDULES[kind], **rule.hyperparameters}
+    known = _known(rule, kind, workload)
     for one in space:
         if one.name not in known:
             raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", one.name, known)
@@ -325,6 +348,10 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
         if key not in (keys := [one.key for one in space]):
             raise UnknownName.of("axis of this space", key, keys)
     return Optimizer(name, rule, kind, space, protocol, {key: str(text) for key, text in corrected.items()})
+
+
+def _known(rule: Rule, schedule: str, workload: Workload) -> dict[str, Hyperparameter]:
+    return {**workload.hyperparameters, **SCHEDULES[schedule], **rule.hyperparameters}
 
 
 def _text(table: dict[str, Any], key: str, default: str) -> str:

@@ -10,9 +10,16 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from levelfield.analysis.protocols import Columns, flips, pairs
 from levelfield.comparison import Comparison
 from levelfield.taxonomy.verify import Verification
-from levelfield.words import seeded_sentences, show_hyperparameters, show_metric
+from levelfield.words import (
+    rerun_sentences,
+    search_sentences,
+    seeded_sentences,
+    show_hyperparameters,
+    show_metric,
+)
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -23,10 +30,46 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console.print()
     for sentence in comparison.sentences():
         console.print(sentence, highlight=False, markup=False)
-    if seeded := seeded_sentences(comparison):
-        console.print("\nSeeded by inclusions, extra trials that take no part in the statistics:")
-        for sentence in seeded:
+    for heading, said in (
+        ("Seeded by inclusions, extra trials that take no part in the statistics:", seeded_sentences(comparison)),
+        ("The best trials again, with fresh seeds:", rerun_sentences(comparison)),
+        ("The searches ('levelfield refine' proposes better ranges):", search_sentences(comparison)),
+    ):
+        if said:
+            console.print(f"\n{heading}", highlight=False, markup=False)
+        for sentence in said:
             console.print(f"  {sentence}", highlight=False, markup=False)
+
+
+def print_ladder(columns: Columns, metric: str, console: Console | None = None) -> None:
+    """Each rule's expected best at each rung, who leads, and where pairs change places."""
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = 120
+    table = Table(title=f"{metric}, mean and 5–95%", title_justify="left")
+    table.add_column("rule", no_wrap=True)
+    for label in columns:
+        table.add_column(label, justify="right", no_wrap=True)
+    for rule in dict.fromkeys(rule for column in columns.values() for rule in column):
+        cells = [rule]
+        for column in columns.values():
+            found = column[rule].outcome.best(column[rule].k) if rule in column else None
+            parts = (found.mean, found.low, found.high) if found else (math.nan,) * 3
+            cells.append(_with_range(*(show_metric(metric, part) for part in parts)))
+        table.add_row(*cells)
+    console.print(table)
+    console.print()
+    for flip in flips(columns):
+        console.print(str(flip), highlight=False, markup=False)
+    changed = [pair for pair in pairs(columns) if pair.settles]
+    for pair in changed:
+        console.print(
+            f"{pair.ours} and {pair.theirs}: {pair.leaders[str(pair.settles)]} leads from {pair.settles} on.",
+            highlight=False,
+            markup=False,
+        )
+    if not changed:
+        console.print("No two rules change places between the rungs.", highlight=False)
 
 
 def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:

@@ -35,6 +35,16 @@ def show_number(value: Any) -> str:
     return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else re.sub(r"\.?0+e", "e", f"{value:.2e}")
 
 
+def show_range(dimension: Any) -> str:
+    """A dimension as text: its kind and ends, its choices, or its value."""
+    spec = dimension.spec()
+    if not isinstance(spec, Mapping):
+        return show_number(spec)
+    kind, content = next(iter(spec.items()))
+    listed = ", ".join(show_number(value) for value in content)
+    return f"{kind} [{listed}]" if kind != "choice" else f"{{{listed}}}"
+
+
 def show_metric(metric: str, value: float) -> str:
     """Errors are shares: in percent; everything else as a number."""
     if math.isnan(value):
@@ -60,13 +70,13 @@ def sentences(comparison: Comparison) -> list[str]:
     """The answer first: who wins, who cannot be told apart, what to mind."""
     study = comparison.study
     outcomes = {name: comparison.outcome(name) for name in study.optimizers}
-    ready = {name: outcome for name, outcome in outcomes.items() if outcome.pool}
+    ready = {name: each for name, each in outcomes.items() if any(map(math.isfinite, each.values()))}
     said = []
     if study.scale < 1:
         said.append(f"Scaled to {study.scale:.2g} of the study's steps, trials and pool: a try of its path, no result.")
     for name in [name for name in outcomes if name not in ready]:
-        tried = outcomes[name].tried
-        said.append(f"{name} has no feasible trial ({tried} tried): it takes no part in what follows.")
+        missing = study.select if outcomes[name].pool else f"feasible trial ({outcomes[name].tried} tried)"
+        said.append(f"{name} has no {missing}: it takes no part in what follows.")
     if len(ready) > 1:
         said += _ranking(comparison, list(ready))
     for name, outcome in ready.items():
@@ -81,7 +91,7 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
     study, k = comparison.study, comparison.study.trials
     sign = -1 if comparison.outcome(names[0]).metrics[study.select] == "maximize" else 1
     means = {name: comparison.outcome(name).best(k).mean for name in names}
-    order = sorted(names, key=lambda name: sign * means[name])
+    order = sorted(names, key=lambda name: (math.isnan(means[name]), sign * means[name]))
     first, *others = order
     said = [
         f"With {k} trial{'s' if k > 1 else ''} each, {first} has the best expected {study.select}: "
@@ -132,6 +142,30 @@ def seeded_sentences(comparison: Comparison) -> list[str]:
         own, followed = (show_metric(select, trial.curve.final(select)) for trial in (each.trial, each.followed))
         said.append(f"{each.edge.general} following {each.edge.special}'s best trial ({followed}): {own}")
     return said
+
+
+def rerun_sentences(comparison: Comparison) -> list[str]:
+    """The best trials again, with fresh seeds."""
+    said = []
+    for name, outcome in comparison.reruns.items():
+        parts = []
+        for metric in [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]:
+            values = [value for value in outcome.values(metric) if math.isfinite(value)]
+            if values:
+                mean, low, high = (
+                    show_metric(metric, each) for each in (sum(values) / len(values), min(values), max(values))
+                )
+                parts.append(f"{metric} {mean} ({low} … {high})")
+        diverged = outcome.tried - len(outcome.pool)
+        seeds = f"{outcome.tried} seeds" + (f", {diverged} of them infeasible" if diverged else "")
+        said.append(f"{name}'s best trial with {seeds}: {', '.join(parts) or 'nothing feasible'}.")
+    return said
+
+
+def search_sentences(comparison: Comparison) -> list[str]:
+    """What is wrong with the searches: ranges that the trials object to, and checks that fail."""
+    ranges = [str(each) for each in comparison.boundaries() if not each.settled]
+    return [f"{each}." for each in ranges + [str(each) for each in comparison.health() if not each.healthy]]
 
 
 def _target(comparison: Comparison, names: list[str]) -> str:

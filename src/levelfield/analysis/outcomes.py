@@ -142,6 +142,11 @@ class Outcome:
     def infeasible_share(self) -> float:
         return 1 - len(self.pool) / self.tried if self.tried else float("nan")
 
+    @property
+    def seconds(self) -> float:
+        """Device time for one trial, as the pool's took it; infeasible ones are not counted."""
+        return float(np.mean([trial.seconds for trial in self.pool])) if self.pool else float("nan")
+
     def cost(self, k: int) -> float:
         """Trial-steps for k feasible trials, what the infeasible ones among them cost included."""
         return k * self.spent / len(self.pool) if self.pool else float("nan")

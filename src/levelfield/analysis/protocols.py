@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.outcomes import Outcome
 from levelfield.trial import Direction
@@ -41,7 +41,7 @@ Columns = Mapping[str, Mapping[str, Entry]]
 def by_protocol(comparisons: Sequence[Comparison]) -> Columns:
     """Protocol → rule → entry. An optimizer without a protocol goes by its study's name.
 
-    Where a protocol has two optimizers of one rule, each goes by its own name.
+    Where a protocol has two optimizers of one rule, each goes by its own name, and its study's if need be.
     """
     columns: dict[str, dict[str, Entry]] = {}
     for comparison in comparisons:
@@ -51,28 +51,58 @@ def by_protocol(comparisons: Sequence[Comparison]) -> Columns:
             rule = study.optimizer(name).rule.name
             alike = [other for other in labels if labels[other] == label and study.optimizer(other).rule.name == rule]
             column = columns.setdefault(label, {})
-            column[rule if len(alike) == 1 and rule not in column else name] = Entry(
-                comparison.outcome(name), study.trials
-            )
+            key = rule if len(alike) == 1 and rule not in column else name
+            key = key if key not in column else f"{name} ({study.name})"
+            column[key] = Entry(comparison.outcome(name), study.trials)
     return columns
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How two rules stand to each other, protocol by protocol."""
+
+    ours: str
+    theirs: str
+    leaders: dict[str, str]  # protocol → who is expected to do better; those that tie are left out
+    beats: dict[str, float]  # protocol → P(ours is strictly better)
+
+    @property
+    def settles(self) -> str | None:
+        """From which protocol on the leader stays the same; None if it never changes."""
+        labels = list(self.leaders)
+        last = [i for i in range(1, len(labels)) if self.leaders[labels[i]] != self.leaders[labels[i - 1]]]
+        return labels[last[-1]] if last else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"settles": self.settles}
+
+
+def pairs(columns: Columns) -> list[Pair]:
+    """Every two rules that share a protocol."""
+    rules = list(dict.fromkeys(rule for column in columns.values() for rule in column))
+    found = []
+    for a, b in itertools.combinations(rules, 2):
+        both = {label: (column[a], column[b]) for label, column in columns.items() if a in column and b in column}
+        leaders, beats = {}, {}
+        for label, (ours, theirs) in both.items():
+            mine, other = _expected(ours), _expected(theirs)
+            if mine == mine and other == other and mine != other:
+                leaders[label] = a if mine < other else b
+            if ours.k == theirs.k:
+                beats[label] = ours.outcome.beats(theirs.outcome, ours.k)
+        if both:
+            found.append(Pair(a, b, leaders, beats))
+    return found
 
 
 def flips(columns: Columns) -> list[Flip]:
     """Every pair of rules whose order changes from one protocol to the next that has both."""
     found = []
-    rules = list(dict.fromkeys(rule for column in columns.values() for rule in column))
-    for a, b in itertools.combinations(rules, 2):
-        last: tuple[str, bool] | None = None
-        for label, column in columns.items():
-            if a not in column or b not in column:
-                continue
-            ours, theirs = (_expected(column[rule]) for rule in (a, b))
-            if ours == theirs or ours != ours or theirs != theirs:
-                continue
-            if last and last[1] != (ours < theirs):
-                leader, trailer = (a, b) if last[1] else (b, a)
-                found.append(Flip(leader, trailer, last[0], label))
-            last = label, ours < theirs
+    for pair in pairs(columns):
+        for before, after in itertools.pairwise(pair.leaders):
+            leader = pair.leaders[before]
+            if leader != pair.leaders[after]:
+                found.append(Flip(leader, pair.theirs if leader == pair.ours else pair.ours, before, after))
     return found
 
 

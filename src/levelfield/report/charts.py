@@ -7,7 +7,7 @@ page.js) puts the metric's name, number formats and scale there.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -26,10 +26,17 @@ VERDICTS = {  # verdict → colour and dashes
 _METRIC, _TICKS, _FORMAT, _TOP = "@metric", "@ticks", "@format", "@top"
 _ROWS = alt.NamedData(name="rows")
 
+Names = Mapping[str, str]  # optimizers in order, each with its colour
 
-def colours(names: Sequence[str]) -> Any:
+
+def colours(names: Names) -> Any:
     """One colour an optimizer, in every chart."""
-    return alt.Scale(domain=list(names), range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+    return alt.Scale(domain=list(names), range=list(names.values()))
+
+
+def shades(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each, by its place among all."""
+    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
 
 
 def metric_format(metric: str) -> str:
@@ -53,6 +60,8 @@ def for_metric(spec: dict[str, Any], metric: str, lowest: float, top: float | No
         content = {key: filled(each) for key, each in part.items()}
         if part.get("title") == _METRIC and "scale" in part:
             content["scale"]["type"] = "log" if lowest > 0 and not error else "linear"
+            if content["scale"]["type"] == "log":
+                content["scale"].pop("zero", None)  # which a log scale cannot show
         return content
 
     found: dict[str, Any] = filled(spec)
@@ -67,13 +76,13 @@ def with_rows(spec: dict[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str,
 # ---------------------------------------------------------------------------- charts of outcomes
 
 
-def outcomes(names: Sequence[str]) -> Any:
+def outcomes(names: Names) -> Any:
     """The selected trial's metric, mean and 5–95%."""
     base = _by_optimizer(names, [alt.Tooltip(f"{part}:Q", format=_FORMAT) for part in ("mean", "low", "high")])
     return _intervals(base, _metric(alt.X, "low", padding=12))
 
 
-def steps(names: Sequence[str]) -> Any:
+def steps(names: Names) -> Any:
     """Steps to the target, and how often it is reached."""
     tooltip = [alt.Tooltip(f"{part}:Q", format=",.0f") for part in ("mean", "low", "high")]
     base = _by_optimizer(names, [*tooltip, alt.Tooltip("probability:Q", title="reached", format=".0%")])
@@ -87,7 +96,7 @@ def steps(names: Sequence[str]) -> Any:
     return _intervals(base, x) + reached
 
 
-def best_of_k(names: Sequence[str], cost: bool = False) -> Any:
+def best_of_k(names: Names, cost: bool = False) -> Any:
     """The expected best against the number of trials, or against what they cost, with 5–95% bands."""
     axis = alt.Axis(format="~s", grid=False, tickCount=6)
     scale = alt.Scale(type="log", base=10 if cost else 2, nice=False)
@@ -112,7 +121,7 @@ def best_of_k(names: Sequence[str], cost: bool = False) -> Any:
     return (band + line).add_params(picked).properties(width=400, height=280)
 
 
-def beats(names: Sequence[str]) -> Any:
+def beats(names: Names) -> Any:
     """P(the row's best of K is better than the column's)."""
     base = alt.Chart(_ROWS).encode(
         x=alt.X("theirs:N", sort=list(names), title=None, axis=alt.Axis(orient="top", labelAngle=-40)),
@@ -128,7 +137,7 @@ def beats(names: Sequence[str]) -> Any:
     return (cells + numbers).properties(width=320, height=40 + 34 * len(names))
 
 
-def ranks(names: Sequence[str]) -> Any:
+def ranks(names: Names) -> Any:
     """P(first, second, … place)."""
     return (
         alt.Chart(_ROWS)
@@ -148,7 +157,7 @@ def ranks(names: Sequence[str]) -> Any:
     )
 
 
-def selection(names: Sequence[str], selectors: Sequence[str]) -> Any:
+def selection(names: Names, selectors: Sequence[str]) -> Any:
     """The reported metric, for each metric that might have selected the trial."""
     numbers = [alt.Tooltip(f"{part}:Q", format=_FORMAT) for part in ("mean", "low", "high")]
     base = alt.Chart(_ROWS).encode(
@@ -162,7 +171,7 @@ def selection(names: Sequence[str], selectors: Sequence[str]) -> Any:
     )
 
 
-def inclusions(names: Sequence[str]) -> Any:
+def inclusions(names: Names) -> Any:
     """The inclusion graph, each edge from the special to the general optimizer, coloured by the audit's verdict."""
     verdicts = list(VERDICTS)
     x = alt.X("x:Q", axis=None, scale=alt.Scale(padding=60))
@@ -207,7 +216,7 @@ def inclusions(names: Sequence[str]) -> Any:
 # ---------------------------------------------------------------------------- charts of trials
 
 
-def hyperparameter(field: str, one: Axis, names: Sequence[str]) -> Any:
+def hyperparameter(field: str, one: Axis, names: Names) -> Any:
     """The metric of every trial against one hyperparameter: infeasible ones marked, the range's borders drawn.
 
     A range dragged over it ("range") keeps the trials inside; what another range excludes is pale.
@@ -232,7 +241,7 @@ def hyperparameter(field: str, one: Axis, names: Sequence[str]) -> Any:
     return alt.layer(*layers).properties(width=190, height=140)
 
 
-def curves(name: str, names: Sequence[str], ceiling: float) -> Any:
+def curves(name: str, names: Names, ceiling: float) -> Any:
     """Learning curves: an optimizer's best trial over the others of its pool."""
     base = alt.Chart(_ROWS).encode(
         x=alt.X("step:Q", title="step", axis=alt.Axis(format="~s", grid=False, tickCount=5)),
@@ -241,20 +250,20 @@ def curves(name: str, names: Sequence[str], ceiling: float) -> Any:
         tooltip=["trial:N", "step:Q", alt.Tooltip("value:Q", format=_FORMAT)],
     )
     others = base.transform_filter("!datum.best").mark_line(color=GREY, opacity=0.3, strokeWidth=1, clip=True)
-    colour = PALETTE[list(names).index(name) % len(PALETTE)]
+    colour = names[name]
     best = base.transform_filter("datum.best").mark_line(
         strokeWidth=3, point={"color": colour}, clip=True, color=colour
     )
     return (others + best).properties(width=215, height=150, title=alt.Title(name, anchor="start", fontSize=12))
 
 
-def budgets(names: Sequence[str]) -> Any:
+def budgets(names: Names) -> Any:
     """The expected best if the trials had been read earlier."""
     x = alt.X("step:Q", title="budget, steps", axis=alt.Axis(format="~s", grid=False, tickCount=5))
     return _sweep(names, x, _metric(alt.Y, "mean"), _FORMAT)
 
 
-def targets(names: Sequence[str]) -> Any:
+def targets(names: Names) -> Any:
     """Steps to other targets."""
     scale = alt.Scale(zero=False, nice=False, reverse=True)
     x = alt.X("target:Q", title=_METRIC, axis=alt.Axis(format=_TICKS, grid=False, tickCount=4), scale=scale)
@@ -262,15 +271,15 @@ def targets(names: Sequence[str]) -> Any:
     return _sweep(names, x, y, ",.0f")
 
 
-def protocols(names: Sequence[str], labels: Sequence[str]) -> Any:
+def protocols(rules: Sequence[str], labels: Sequence[str]) -> Any:
     """The outcome under each tuning protocol; lines follow a rule from one to the next."""
     numbers = [alt.Tooltip(f"{part}:Q", format=_FORMAT) for part in ("mean", "low", "high")]
     axis = alt.Axis(labelAngle=0, labelLimit=170, labelOverlap=False)
     base = alt.Chart(_ROWS).encode(x=alt.X("protocol:N", sort=list(labels), title=None, axis=axis))
     y = _metric(alt.Y, "mean")
-    lines = base.mark_line(opacity=0.6).encode(y=y, color=alt.Color("rule:N", legend=None, scale=_rules(names)))
+    lines = base.mark_line(opacity=0.6).encode(y=y, color=alt.Color("rule:N", legend=None, scale=_rules(rules)))
     marks = base.encode(
-        color=alt.Color("rule:N", scale=_rules(names), legend=alt.Legend(title=None, orient="bottom", columns=4)),
+        color=alt.Color("rule:N", scale=_rules(rules), legend=alt.Legend(title=None, orient="bottom", columns=4)),
         tooltip=["optimizer:N", "protocol:N", "k:Q", *numbers],
     )
     bars = marks.mark_rule(strokeWidth=2.5).encode(y=_metric(alt.Y, "low"), y2="high:Q", xOffset="rule:N")
@@ -282,7 +291,7 @@ def protocols(names: Sequence[str], labels: Sequence[str]) -> Any:
 
 
 def _rules(rules: Sequence[str]) -> Any:
-    return colours(list(dict.fromkeys(rules)))
+    return colours(shades(dict.fromkeys(rules)))
 
 
 def _metric(channel: Any, field: str, **scale: Any) -> Any:
@@ -291,12 +300,12 @@ def _metric(channel: Any, field: str, **scale: Any) -> Any:
     return channel(f"{field}:Q", title=_METRIC, axis=axis, scale=scale)
 
 
-def _legend(names: Sequence[str]) -> Any:
+def _legend(names: Names) -> Any:
     legend = alt.Legend(title=None, orient="bottom", columns=4, symbolType="circle", symbolOpacity=1)
     return alt.Color("optimizer:N", scale=colours(names), sort=list(names), legend=legend)
 
 
-def _by_optimizer(names: Sequence[str], tooltip: list[Any]) -> Any:
+def _by_optimizer(names: Names, tooltip: list[Any]) -> Any:
     return (
         alt.Chart(_ROWS)
         .encode(
@@ -315,7 +324,7 @@ def _intervals(base: Any, x: Any) -> Any:
     return bars + means
 
 
-def _sweep(names: Sequence[str], x: Any, y: Any, number: str) -> Any:
+def _sweep(names: Names, x: Any, y: Any, number: str) -> Any:
     base = alt.Chart(_ROWS).encode(x=x, y=y, color=_legend(names))
     tooltip = ["optimizer:N", *(alt.Tooltip(f"{part}:Q", format=number) for part in ("mean", "low", "high"))]
     bars = base.mark_rule(opacity=0.35).encode(y=alt.Y("low:Q"), y2="high:Q")

@@ -60,7 +60,7 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
     reached = iter(outcome.steps if outcome.target else [])
     return {
         "name": name,
-        "axes": [{"title": axis_title(one), "kind": kind(one), "ends": list(one.dimension.ends)} for one in axes],
+        "axes": [_axis(one) for one in axes],
         "trial": [trial.point.index for trial in trials],
         "feasible": [int(trial.feasible) for trial in trials],
         "last": [int(trial.curve.steps[-1]) if len(trial.curve.steps) else 0 for trial in trials],
@@ -70,6 +70,10 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
         "best_trial": best.point.index if best else None,
         "best_hyperparameters": show_hyperparameters(best.point.hyperparameters) if best else "",
     }
+
+
+def _axis(one: Axis) -> dict[str, Any]:
+    return {"title": axis_title(one), "kind": kind(one), "ends": [coordinate(end) for end in one.dimension.ends]}
 
 
 def axis_title(one: Axis) -> str:
@@ -92,7 +96,7 @@ def _whole(steps: float) -> int | None:
 
 
 def _panel(panel: Panel, select: str, report: str) -> dict[str, Any]:
-    live = {select: "@select", report: "@report"} if panel.key else {}
+    live = {select: "@select"} if panel.key else {}
     if panel.key in ("outcomes:report", "selection"):
         live = {report: "@report"}
     return {

@@ -91,9 +91,10 @@ def figures(comparison: Comparison, beside: Sequence[Comparison] = ()) -> list[F
     return [figure for figure in found if figure]
 
 
-def shown_optimizers(comparison: Comparison) -> list[str]:
+def shown_optimizers(comparison: Comparison) -> charts.Names:
     """Those with a trial of which the selection metric is known."""
-    return [name for name in comparison.study.optimizers if np.isfinite(comparison.outcome(name).values()).any()]
+    shades = charts.shades(comparison.study.optimizers)
+    return {name: shades[name] for name in shades if np.isfinite(comparison.outcome(name).values()).any()}
 
 
 def reported_metric(comparison: Comparison) -> str:
@@ -105,7 +106,7 @@ def reported_metric(comparison: Comparison) -> str:
 # ---------------------------------------------------------------------------- outcomes
 
 
-def _outcomes(comparison: Comparison, names: list[str]) -> Figure:
+def _outcomes(comparison: Comparison, names: charts.Names) -> Figure:
     k, select, report = comparison.study.trials, comparison.study.select, reported_metric(comparison)
 
     def panel(metric: str, key: str) -> Panel:
@@ -117,7 +118,7 @@ def _outcomes(comparison: Comparison, names: list[str]) -> Figure:
     return Figure("outcomes", "Outcomes", caption, panels[: 1 if report == select else 2])
 
 
-def _steps(comparison: Comparison, names: list[str]) -> Figure | None:
+def _steps(comparison: Comparison, names: charts.Names) -> Figure | None:
     study = comparison.study
     if not study.target:
         return None
@@ -133,7 +134,7 @@ def _steps(comparison: Comparison, names: list[str]) -> Figure | None:
     return Figure("steps", "Steps to the target", caption, [Panel(charts.steps(names), rows, key="steps")], 1)
 
 
-def _best_of_k(comparison: Comparison, names: list[str]) -> Figure:
+def _best_of_k(comparison: Comparison, names: charts.Names) -> Figure:
     ks = shown_ks(comparison)
     rows = [
         {"optimizer": name, "k": k, "cost": outcome.cost(k), **estimate(outcome.best(k))}
@@ -157,7 +158,7 @@ def shown_ks(comparison: Comparison) -> list[int]:
     return several_ks(max(len(comparison.outcome(name).pool) for name in comparison.study.optimizers), _SHOWN_KS)
 
 
-def _pairs(comparison: Comparison, names: list[str]) -> Figure | None:
+def _pairs(comparison: Comparison, names: charts.Names) -> Figure | None:
     if len(names) < 2:
         return None
     won = [
@@ -180,9 +181,9 @@ def _pairs(comparison: Comparison, names: list[str]) -> Figure | None:
     return Figure("pairs", "Who beats whom", caption, panels)
 
 
-def _selection(comparison: Comparison, names: list[str]) -> Figure:
+def _selection(comparison: Comparison, names: charts.Names) -> Figure:
     report = reported_metric(comparison)
-    selectors = list(comparison.outcome(names[0]).metrics)
+    selectors = list(comparison.outcome(next(iter(names))).metrics)
     rows = [
         {
             "optimizer": name,
@@ -200,7 +201,7 @@ def _selection(comparison: Comparison, names: list[str]) -> Figure:
 # ---------------------------------------------------------------------------- inclusions
 
 
-def _inclusions(comparison: Comparison, names: list[str]) -> Figure | None:
+def _inclusions(comparison: Comparison, names: charts.Names) -> Figure | None:
     if not comparison.audit():
         return None
     findings = {(each.edge.special, each.edge.general): each for each in comparison.audit()}
@@ -210,7 +211,7 @@ def _inclusions(comparison: Comparison, names: list[str]) -> Figure | None:
         numbers = {key: number(getattr(finding, key)) for key in ("worse", "better", "p_value")}
         line |= {"inclusion": f"{finding.edge.special} ⊆ {finding.edge.general}", "verdict": finding.verdict.value}
         line |= numbers
-    chart = charts.inclusions(list(comparison.study.optimizers))
+    chart = charts.inclusions(charts.shades(comparison.study.optimizers))
     chart = chart.properties(height=60 + 50 * len({node["y"] for node in nodes}))
     caption = "From left to right, each optimizer to those that can follow it: tuned well enough, they are never worse."
     return Figure("inclusions", "Inclusions", caption, [Panel(chart, [*lines, *nodes], key="inclusions")], 1)
@@ -276,7 +277,7 @@ def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
 # ---------------------------------------------------------------------------- trials
 
 
-def _hyperparameters(comparison: Comparison, name: str, names: list[str]) -> Figure | None:
+def _hyperparameters(comparison: Comparison, name: str, names: charts.Names) -> Figure | None:
     """The final metric against each hyperparameter that was searched."""
     study, free = comparison.study, comparison.study.optimizer(name).space.free
     if not free:
@@ -335,7 +336,7 @@ def coordinate(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _curves(comparison: Comparison, names: list[str]) -> Figure:
+def _curves(comparison: Comparison, names: charts.Names) -> Figure:
     metric = comparison.study.select
     border = max(worst(comparison.outcome(name), metric) for name in names)
     panels = [
@@ -358,10 +359,10 @@ def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
                     yield {"trial": trial.point.index} | row
 
 
-def _sweeps(comparison: Comparison, names: list[str]) -> Figure | None:
+def _sweeps(comparison: Comparison, names: charts.Names) -> Figure | None:
     """Other budgets, and other targets."""
     study, k = comparison.study, comparison.study.trials
-    evaluated = comparison.outcome(names[0]).pool[0].curve.steps
+    evaluated = comparison.outcome(next(iter(names))).pool[0].curve.steps
     if len(evaluated) < 2:
         return None
     steps = [int(evaluated[i]) for i in np.unique(np.geomspace(1, len(evaluated), _SWEEP).round().astype(int) - 1)]
@@ -387,7 +388,7 @@ def _sweeps(comparison: Comparison, names: list[str]) -> Figure | None:
     return Figure("budgets", "Other budgets and targets", caption, panels)
 
 
-def swept_targets(comparison: Comparison, names: list[str], metric: str) -> list[float]:
+def swept_targets(comparison: Comparison, names: charts.Names, metric: str) -> list[float]:
     """From what half of all trials reach in the end to what the best do."""
     outcomes = [comparison.outcome(name).at(select=metric) for name in names]
     ranked = np.concatenate([outcome.ranked() for outcome in outcomes])

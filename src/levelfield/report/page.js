@@ -2,8 +2,15 @@
 
 // ---------------------------------------------------------------------------- numbers as text, as in words.py
 
+/** The value, unless it lies halfway between two of so many decimals: then the even one, as Python rounds. */
+function even(value, decimals) {
+  const halfway = decimals >= 0 && Math.abs(value) * 2 ** (decimals + 1) % 2 === 1;
+  return halfway ? 2 * Math.round(value * 10 ** decimals / 2) / 10 ** decimals : value;
+}
+
 function general(value, digits) {  // C's %.{digits}g
   if (value === 0) return "0";
+  value = even(value, digits - 1 - Math.floor(Math.log10(Math.abs(value))));
   const [mantissa, exponent] = value.toExponential(digits - 1).split("e").map(Number);
   if (exponent >= -4 && exponent < digits) return String(Number(value.toPrecision(digits)));
   const sign = exponent < 0 ? "-" : "+";
@@ -14,12 +21,12 @@ const isError = metric => metric.endsWith("_error");
 
 function showMetric(metric, value) {
   if (Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
-  return isError(metric) ? `${(100 * value).toFixed(2)}%` : general(value, 4);
+  if (!Number.isFinite(value)) return `${value > 0 ? "inf" : "-inf"}${isError(metric) ? "%" : ""}`;
+  return isError(metric) ? `${even(100 * value, 2).toFixed(2)}%` : general(value, 4);
 }
 
-const showShare = value => (Number.isNaN(value) ? "–" : `${(100 * value).toFixed(0)}%`);
-const showSteps = value => Math.round(value).toLocaleString("en-US");
+const showShare = value => (Number.isNaN(value) ? "–" : `${even(100 * value, 0).toFixed(0)}%`);
+const showSteps = value => Math.round(even(value, 0)).toLocaleString("en-US");
 
 // ---------------------------------------------------------------------------- what the reader asks for
 
@@ -53,8 +60,8 @@ function view(data, asked) {
   return { data, asked, optimizers, shown };
 }
 
-const holds = (value, range) => {  // coordinates have six digits here
-  const slack = 1e-6 * Math.abs(value);
+const holds = (value, range) => {
+  const slack = 5e-6 * Math.abs(value);  // coordinates have six digits here
   return range instanceof Set ? range.has(value) : value >= range[0] - slack && value <= range[1] + slack;
 };
 
@@ -143,10 +150,11 @@ const CONFIG = {
 /** A chart's template for a metric, as charts.for_metric. */
 function forMetric(part, words, scale) {
   if (Array.isArray(part)) return part.map(each => forMetric(each, words, scale));
-  if (typeof part === "string") return part in words ? words[part] : part;
+  if (typeof part === "string") return Object.hasOwn(words, part) ? words[part] : part;
   if (part === null || typeof part !== "object") return part;
   const found = Object.fromEntries(Object.entries(part).map(([key, each]) => [key, forMetric(each, words, scale)]));
   if (part.title === "@metric" && found.scale) found.scale.type = scale;
+  if (part.title === "@metric" && scale === "log") delete found.scale?.zero;
   return found;
 }
 
@@ -171,12 +179,19 @@ class Chart {
     return { "@select": asked.select, "@report": asked.report }[this.panel.metric] ?? this.panel.metric;
   }
 
-  /** Draw, or draw anew; a chart that nobody has seen yet waits. */
-  async update(now, findings, onRange) {
-    const [kind, number, axis] = this.panel.key.split(":");
+  /** New rows, and a new drawing once the last is done; a chart that nobody has seen yet waits. */
+  update(now, findings, onRange) {
+    const [kind, number] = this.panel.key.split(":");
     if (kind === "trials") this.rows = ROWS.trials(now, Number(number));
     else if (this.panel.key) this.rows = ROWS[this.panel.key](now, findings);
-    if (!this.visible) return;
+    this.latest = now;
+    if (!this.visible) return null;
+    const last = this.drawing ?? Promise.resolve();
+    return this.drawing = last.catch(() => {}).then(() => (now === this.latest ? this.draw(now, onRange) : null));
+  }
+
+  async draw(now, onRange) {
+    const [kind, number, axis] = this.panel.key.split(":");
     const metric = this.metric(now.asked);
     const scale = metric && lowest(this.rows) > 0 && !isError(metric) ? "log" : "linear";
     const words = metric && { "@metric": metric, "@format": isError(metric) ? ".2%" : ".4~g",
@@ -226,7 +241,8 @@ function fillTable({ data, asked, optimizers }) {
     }
     write("trials", `${each.pool.length} of ${each.tried.length}`);
     const best = each.bestTrial();
-    if (best >= 0 && each.trial[each.pool[best]] !== each.best_trial)
+    if (best < 0) write("hyperparameters", "");
+    else if (each.trial[each.pool[best]] !== each.best_trial)
       write("hyperparameters", each.axes.map((axis, j) =>
         `${axis.title} ${typeof each.x[j][each.pool[best]] === "number" ? general(each.x[j][each.pool[best]], 3)
           : each.x[j][each.pool[best]]}`).join(", "));
@@ -237,7 +253,8 @@ function fillTable({ data, asked, optimizers }) {
 function fillRanking({ data, asked, optimizers, shown }) {
   const sign = data.metrics[asked.select] === "maximize" ? -1 : 1;
   const means = new Map(shown.map(each => [each, each.best(asked.k, asked.select).mean]));
-  const order = [...shown].sort((a, b) => sign * (means.get(a) - means.get(b)));
+  const key = each => (Number.isNaN(means.get(each)) ? Infinity : sign * means.get(each));  // no number: last
+  const order = [...shown].sort((a, b) => key(a) - key(b) || 0);
   const places = order.map((each, i) => `${i + 1}. ${each.name} ${showMetric(asked.select, means.get(each))}`);
   one("#ranking").textContent = `Best of ${asked.k} by ${asked.select}: ${places.join("   ") || "no trials"}`;
   const narrowed = Object.keys(asked.ranges).filter(number => Object.keys(asked.ranges[number]).length);
@@ -253,6 +270,7 @@ function fillRanking({ data, asked, optimizers, shown }) {
 function fillAudit(findings, asIs) {
   findings.forEach((found, i) => {
     const row = one(`#audit tr[data-edge="${i}"]`);
+    if (!row) return;  // there are no trials
     const write = (key, text) => { one(`[data-cell=${key}]`, row).textContent = text; };
     write("worse", showShare(found.worse));
     write("better", showShare(found.better));
@@ -367,14 +385,16 @@ async function follow(version) {
   for (;;) {
     await new Promise(resolve => setTimeout(resolve, 2000));
     try {
-      const state = await (await fetch("state")).json();
+      const state = await (await fetch("state")).json();  // fails where the server says what is wrong
       for (const each of state.optimizers) {
         const bar = all("#progress progress").find(bar => bar.dataset.optimizer === each.optimizer);
         if (bar) bar.value = each.feasible;
       }
       one("#lost").hidden = true;
       if (state.version === version) continue;
-      const fresh = new DOMParser().parseFromString(await (await fetch("./")).text(), "text/html");
+      const answer = await fetch("./");
+      if (!answer.ok) throw new Error(answer.statusText);
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       one("main").replaceWith(one("main", fresh));
       one("#data").textContent = one("#data", fresh).textContent;
       window.page = new Page(window.page.asked);

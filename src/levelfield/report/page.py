@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from levelfield.analysis.boundaries import Place
 from levelfield.analysis.protocols import by_protocol, flips
 from levelfield.errors import UsageError
-from levelfield.report.charts import PALETTE, metric_format
+from levelfield.report.charts import metric_format, shades
 from levelfield.report.data import axis_title, kind, page_data, script_json
 from levelfield.report.figures import Figure, figures, reported_metric
 from levelfield.report.tables import latex_tables, space_rows
 from levelfield.taxonomy.audit import Finding
-from levelfield.words import seeded_sentences, show_hyperparameters, show_metric, show_number
+from levelfield.words import (
+    rerun_sentences,
+    seeded_sentences,
+    show_hyperparameters,
+    show_metric,
+    show_number,
+    show_range,
+)
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
@@ -129,12 +137,16 @@ def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: s
         complete=comparison.complete,
         report=reported_metric(comparison),
         metrics=list(comparison.outcome(names[0]).metrics),
-        colours=dict(zip(names, (PALETTE[i % len(PALETTE)] for i in range(len(names))), strict=True)),
+        colours=shades(names),
         rows=[_shown(comparison, row) for row in comparison.rows()],
         largest=max((len(comparison.outcome(name).pool) for name in names), default=0),
         figures=_numbered(found),
         findings=[_shown_finding(finding) for finding in comparison.audit()],
         seeded=seeded_sentences(comparison),
+        reruns=rerun_sentences(comparison),
+        boundaries=[each for each in comparison.boundaries() if each.place not in (Place.FIXED, Place.UNKNOWN)],
+        checks=comparison.health(),
+        show_range=show_range,
         flips=[str(each) for each in flips(by_protocol([comparison, *beside]))],
         axes={name: [(one, axis_title(one), kind(one)) for one in study.optimizer(name).space.free] for name in names},
         spaces=list(space_rows(comparison)),
@@ -204,7 +216,7 @@ def _cost(comparison: Comparison) -> list[dict[str, Any]]:
                 "tried": outcome.tried,
                 "infeasible": outcome.tried - len(outcome.pool),
                 "steps": outcome.spent,
-                "hours": f"{seconds / 3600:.2g}" if seconds >= 360 else f"{seconds:.0f} s",
+                "hours": f"{seconds / 3600:.2g} h" if seconds >= 360 else f"{seconds:.0f} s",
             }
         )
     return found

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from levelfield.space import dimension
 from levelfield.study import Study, built_in_studies, load_study
 from levelfield.words import show_metric, show_range
 
@@ -36,27 +37,34 @@ _SPECIAL = {
 
 def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
     """The search spaces as text, one row for each axis; beside it the initial space's, where that is known."""
-    before = _initial(comparison.study)
-    for name, optimizer in comparison.study.optimizers.items():
-        first = before.optimizers.get(name) if before else None
-        initial = {one.name: one for one in first.space} if first else {}
+    study = comparison.study
+    for name, optimizer in study.optimizers.items():
+        initial = _initial(study, name)
         for one in optimizer.space:
-            earlier = initial.get(one.name)
-            about = {
+            yield {
                 "optimizer": name,
                 "rule": optimizer.rule.name,
                 "hyperparameter": one.key,
                 "range": show_range(one.dimension),
+                "initial": initial.get(one.name, ""),
+                "corrected": optimizer.corrected.get(one.key, ""),
             }
-            own = earlier.key if earlier and earlier.key != one.key else ""
-            about["initial"] = f"{own} {show_range(earlier.dimension)}".strip() if earlier else ""
-            yield about | {"corrected": optimizer.corrected.get(one.key, "")}
 
 
-def _initial(study: Study) -> Study | None:
-    """The built-in study that this one was refined from."""
-    name = f"{study.name}{_INITIAL}"
-    return load_study(name) if name in built_in_studies() else None
+def _initial(study: Study, name: str) -> dict[str, str]:
+    """Hyperparameter → the range it had before the study was refined: by its log, or in the built-in initial study."""
+    space = study.optimizer(name).space
+    if study.refined:
+        first = {each.axis: each.before for each in reversed(study.refined) if each.optimizer == name}
+        return {one.name: show_range(dimension(first.get(one.key, one.dimension.spec()))) for one in space}
+    if f"{study.name}{_INITIAL}" not in built_in_studies():
+        return {}
+    before = load_study(f"{study.name}{_INITIAL}").optimizers.get(name)
+    keys = {one.key for one in space}
+    return {
+        one.name: ("" if one.key in keys else f"{one.key} ") + show_range(one.dimension)
+        for one in (before.space if before else ())
+    }
 
 
 def latex_tables(comparison: Comparison) -> dict[str, str]:

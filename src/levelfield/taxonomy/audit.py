@@ -13,17 +13,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from levelfield.analysis.best_of import check_k
+from levelfield.analysis.boundaries import Place
 from levelfield.analysis.permutation import holm, p_value
 from levelfield.errors import DataError
 from levelfield.taxonomy.coverage import edge_coverage, gradient_scale
 from levelfield.taxonomy.order import Edge, inclusions
-from levelfield.words import CLEAR, show_metric, show_number
+from levelfield.words import CLEAR, show_metric, show_range
 
 if TYPE_CHECKING:
     from levelfield.comparison import Comparison
 
 SIGNIFICANT = 0.05
-_BORDER = 0.1  # of a range: closer to its end is at the border
 _FALLING = 0.05  # of what N trials gain over one: if the second half of them brings more, more would help
 
 
@@ -98,13 +98,9 @@ def _evidence(comparison: Comparison, edge: Edge, scale: Callable[[], float]) ->
             yield str(covered)
     except DataError:
         yield "whether its space can express the other is not known here, without the data"
-    if best := outcome.best_trial:
-        for one in study.optimizer(edge.general).space.free:
-            at = one.coordinate(best.point.hyperparameters)
-            unit = one.dimension.unit(at)
-            if one.dimension.size == float("inf") and not _BORDER <= unit <= 1 - _BORDER:
-                end = "lower" if unit < 0.5 else "upper"
-                yield f"its best trial lies at the {end} border of {one.key} ({show_number(at)})"
+    for found in comparison.boundaries():
+        if found.optimizer == edge.general and found.place in (Place.LOWER, Place.UPPER):
+            yield f"its good trials lie {found.place} of {found.axis.key} ({show_range(found.axis.dimension)})"
     if outcome.infeasible_share > 0.5:
         yield f"{outcome.infeasible_share:.0%} of its trials are infeasible"
     n = len(outcome.pool)

@@ -1,0 +1,165 @@
+"""Whether a search can be trusted: checks of an optimizer's pool, each with its number, threshold and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from levelfield.analysis.outcomes import Outcome
+from levelfield.space import Axis
+from levelfield.trial import Direction, Trial
+from levelfield.words import show_number
+
+_INFEASIBLE = 0.5  # share of the trials
+_GOOD_TRIALS = 5  # that compete for the best of K
+_FALLING = 0.05  # of what N trials gain over one: if the second half of them brings more, more would help
+_LATE = 0.05  # of a curve's fall: in its last tenth
+_EARLY = 0.1  # of the steps
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question about a search, and the answer."""
+
+    optimizer: str
+    question: str
+    value: float
+    threshold: float
+    healthy: bool
+    finding: str
+    remedy: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.optimizer}: {self.finding}" + ("" if self.healthy else f": {self.remedy}")
+
+
+def checks(
+    outcome: Outcome, trials: Sequence[Trial], axes: Sequence[Axis], k: int, reruns: Outcome | None = None
+) -> Iterator[Check]:
+    """The checks that there are trials for. ``trials`` are all that were tried; ``reruns``, seeds of the best one."""
+    name = outcome.name
+    if trials:
+        share = outcome.infeasible_share
+        where = _where(trials, axes) if share else ""
+        yield Check(
+            name,
+            "infeasible trials",
+            share,
+            _INFEASIBLE,
+            share <= _INFEASIBLE,
+            f"{share:.0%} of {len(trials)} trials are infeasible{where}",
+            "narrow the space there",
+        )
+    ranked = outcome.ranked()
+    if not np.isfinite(ranked).any():
+        return
+    yield from _of_search(outcome, ranked, k)
+    yield from _of_curves(outcome)
+    if reruns and len(reruns.pool) > 1:
+        yield from _of_seeds(outcome, ranked, reruns)
+
+
+def _where(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
+    """On which axis the infeasible trials lie apart from the others, and on which side."""
+    failed = np.array([not trial.feasible for trial in trials])
+    if failed.all():
+        return ""
+    best, said = 0.75, ""  # the chance that an infeasible trial lies beyond a feasible one
+    for axis in axes:
+        unit = np.array([axis.dimension.unit(axis.coordinate(trial.point.hyperparameters)) for trial in trials])
+        if np.isnan(unit).any():
+            continue
+        beyond = np.mean(np.sign(unit[failed][:, None] - unit[~failed][None]) / 2 + 0.5)
+        if max(beyond, 1 - beyond) > best:
+            best = max(beyond, 1 - beyond)
+            edge = np.median(unit[failed])
+            side = "above" if beyond > 0.5 else "below"
+            said = f", half of them {side} {axis.key} = {show_number(axis.dimension.value(min(max(edge, 0), 1)))}"
+    return said
+
+
+def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
+    name, n = outcome.name, len(ranked)
+    sign = -1 if outcome.metrics[outcome.select] is Direction.MAXIMIZE else 1
+    high = max(sign * end for end in (outcome.best(k).low, outcome.best(k).high))
+    good = int((ranked <= high).sum())
+    yield Check(
+        name,
+        "good trials",
+        good,
+        _GOOD_TRIALS,
+        good >= min(_GOOD_TRIALS, n),
+        f"{good} of {n} trials are as good as the best of K = {k} may be",
+        "run a larger pool, or narrow the space to where they lie",
+    )
+    if n > 1:
+        first, half, whole = (sign * outcome.best(each).mean for each in (1, max(1, n // 2), n))
+        gain = (half - whole) / (first - whole) if first > whole else 0.0
+        yield Check(
+            name,
+            "still improving with trials",
+            gain,
+            _FALLING,
+            gain <= _FALLING,
+            f"the second half of the trials brings {gain:.0%} of what all bring",
+            "run a larger pool",
+        )
+
+
+def _of_curves(outcome: Outcome) -> Iterator[Check]:
+    best = outcome.best_trial
+    values = best.curve.values.get(outcome.select) if best else None
+    if best is None or values is None or len(values) < 3:
+        return
+    sign = -1 if outcome.metrics[outcome.select] is Direction.MAXIMIZE else 1
+    curve, steps = sign * np.asarray(values, float), best.curve.steps
+    if not np.isfinite(curve).all():
+        return
+    at = max(0, int(np.searchsorted(steps, 0.9 * steps[-1], side="right")) - 1)
+    fall, part = curve.max() - curve.min(), 1 - steps[at] / steps[-1]  # evaluations may be further apart than a tenth
+    late = float((curve[at] - curve[-1]) / fall * 0.1 / part) if fall and part else 0.0
+    yield Check(
+        outcome.name,
+        "curve still falling at the end",
+        late,
+        _LATE,
+        late <= _LATE,
+        f"the best trial makes {max(late, 0):.0%} of its progress in the last tenth of its steps",
+        "train longer, or let the schedule end lower",
+    )
+    early = float(steps[int(curve.argmin())] / steps[-1])
+    yield Check(
+        outcome.name,
+        "best step",
+        early,
+        _EARLY,
+        early > _EARLY,
+        f"the best trial is at its best after {early:.0%} of its steps",
+        "fewer steps would do, or it overfits: lower rates or regularise",
+    )
+
+
+def _of_seeds(outcome: Outcome, ranked: np.ndarray, reruns: Outcome) -> Iterator[Check]:
+    """How far the best trials lie apart, against how far seeds alone would move them."""
+    seeds = float(np.std(reruns.values(), ddof=1))
+    top = np.sort(ranked[np.isfinite(ranked)])[:_GOOD_TRIALS]
+    spread = float(np.std(top, ddof=1)) if len(top) > 1 else math.nan
+    if math.isnan(spread) or math.isnan(seeds):
+        return
+    ratio = spread / seeds if seeds else math.inf
+    yield Check(
+        outcome.name,
+        "trials against seeds",
+        ratio,
+        1.0,
+        ratio >= 1,
+        f"the best {len(top)} trials spread {ratio:.1f} times as far as seeds of one",
+        "they cannot be told apart: rerun the best with more seeds before choosing",
+    )

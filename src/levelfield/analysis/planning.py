@@ -1,0 +1,112 @@
+"""How many trials, and of which optimizer: the expected best against the budget, from a finished pool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.ranking import expected_best, several_ks
+from levelfield.trial import Direction
+from levelfield.words import show_metric
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """From ``first`` to ``last`` trials, one optimizer is expected to do best."""
+
+    optimizer: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an optimizer is expected to reach within a budget."""
+
+    optimizer: str
+    trials: int  # feasible ones that fit into it, at most the pool
+    expected: float  # NaN if not one fits
+    hours: float  # of one trial
+    enough: bool  # whether the pool is large enough to tell
+
+
+@dataclass(frozen=True)
+class Plan:
+    select: str
+    stretches: list[Stretch]  # by number of trials, the same for all
+    choices: list[Choice]  # within the budget, best first; empty where none is given
+    gpu_hours: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "select": self.select,
+            "by_trials": [vars(each) for each in self.stretches],
+            "gpu_hours": self.gpu_hours,
+            "within_budget": [vars(each) for each in self.choices],
+        }
+
+    def sentences(self) -> list[str]:
+        said = []
+        if len(self.stretches) == 1:
+            only = self.stretches[0]
+            said.append(f"Tune {only.optimizer}, with however many trials from {only.first} to {only.last}.")
+        for i, each in enumerate(self.stretches if len(self.stretches) > 1 else []):
+            if i == 0:
+                said.append(f"With {each.last} trial{'s' if each.last > 1 else ''} or fewer, tune {each.optimizer};")
+            else:
+                said.append(f"from {each.first} on, {each.optimizer};")
+        if said and said[-1].endswith(";"):
+            said[-1] = said[-1][:-1] + f" (up to {self.stretches[-1].last}, the size of the pools)."
+        if self.gpu_hours is not None:
+            said += [f"With {self.gpu_hours:g} hours of this device:", *map(self._shown, self.choices)]
+        return said
+
+    def _shown(self, choice: Choice) -> str:
+        each = f"{choice.hours * 3600:.2g} s a trial" if choice.hours < 0.1 else f"{choice.hours:.2g} hours a trial"
+        if not choice.trials:
+            return f"  {choice.optimizer}: not one trial ({each})"
+        more = "" if choice.enough else ", all of the pool; more trials would fit"
+        return (
+            f"  {choice.optimizer}: {show_metric(self.select, choice.expected)} expected, "
+            f"the best of {choice.trials} trials ({each}{more})"
+        )
+
+
+def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Plan:
+    """Optimizers without a feasible trial take no part."""
+    ready = {name: outcome for name, outcome in outcomes.items() if np.isfinite(outcome.ranked()).any()}
+    select = next(iter(outcomes.values())).select
+    stretches = _stretches(ready) if ready else []
+    if gpu_hours is None:
+        return Plan(select, stretches, [])
+    choices = [_choice(name, outcome, gpu_hours) for name, outcome in ready.items()]
+    sign = -1 if ready and next(iter(ready.values())).metrics[select] is Direction.MAXIMIZE else 1
+    choices.sort(key=lambda each: (math.isnan(each.expected), sign * each.expected))
+    return Plan(select, stretches, choices, gpu_hours)
+
+
+def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
+    names = list(outcomes)
+    ks = several_ks(min(len(outcome.pool) for outcome in outcomes.values()))
+    means = np.array([expected_best(outcome.ranked(), ks) for outcome in outcomes.values()])
+    found: list[Stretch] = []
+    for k, column in zip(ks, means.T, strict=True):
+        name = names[int(np.argmin(column))]
+        first = found.pop().first if found and found[-1].optimizer == name else k
+        found.append(Stretch(name, first, k))
+    return found
+
+
+def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
+    # Infeasible trials cost as many steps as they ran, at the speed of the others.
+    steps = max(int(trial.curve.steps[-1]) for trial in outcome.pool)
+    hours = outcome.seconds * outcome.cost(1) / steps / 3600
+    fitting = int(gpu_hours / hours) if hours else len(outcome.pool)
+    trials = min(fitting, len(outcome.pool))
+    expected = outcome.best(trials).mean if trials else math.nan
+    return Choice(name, trials, expected, hours, fitting <= len(outcome.pool))
