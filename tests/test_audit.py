@@ -303,7 +303,7 @@ def test_without_trials_nothing_is_known_and_the_rest_still_works(pools, tmp_pat
     assert "violated" not in said
     page = comparison.write_report(tmp_path / "report.html").read_text()
     assert "has no feasible trial" in page
-    assert ("<td>unknown" in page) == any(loss is not None for losses in pools.values() for loss in losses)
+    assert ('"verdict">unknown<' in page) == any(loss is not None for losses in pools.values() for loss in losses)
 
 
 # What is said of it
@@ -342,8 +342,10 @@ def test_a_study_without_inclusions_says_nothing_of_them():
 
 def test_the_report_shows_the_findings(three, tmp_path: Path):
     page = three.write_report(tmp_path / "report.html").read_text()
-    for words in ("sgd ⊆ momentum", "sgd ⊆ nesterov", "no separation", "violated", "consistent"):
-        assert f"<td>{words}" in page
+    for each in three.audit():
+        assert f">{each.edge.special} ⊆ {each.edge.general}<" in page
+    for verdict in ("no separation", "violated", "consistent"):
+        assert f'"verdict">{verdict}<' in page
 
 
 # For real

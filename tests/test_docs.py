@@ -20,7 +20,9 @@ def blocks(document: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/statistics.md", "docs/taxonomy.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/statistics.md", "docs/taxonomy.md", "docs/report.md", "docs/search.md"]
+)
 def test_python_in_documents_runs(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert blocks(document, "python")

@@ -275,7 +275,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
             self.finished = 0
 
     run(study, store, FakeExecutor(lambda *_: True, slots=2), Listener())
-    assert heard == ["begin {'one': {}, 'two': {}}", "end one 5", "end two 5"]
+    each = ["begin {'one': {}}", "end one 5", "begin {'two': {}}", "end two 5"]
+    assert heard == ["begin {'one': {}, 'two': {}}", *each]
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])

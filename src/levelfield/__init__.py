@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from levelfield.analysis.best_of import Estimate, best_of
-    from levelfield.analysis.outcomes import Outcome
+    from levelfield.analysis.outcomes import Outcome, Target
     from levelfield.comparison import Comparison, compare
     from levelfield.data import Data
     from levelfield.errors import LevelfieldError
+    from levelfield.refinement import refine
+    from levelfield.rerun import rerun_study
     from levelfield.rules import Hyperparameter, optimizer, register_rule
     from levelfield.store import Store
     from levelfield.study import Study, load_study
@@ -38,6 +40,7 @@ _HOME = {
     "Outcome": "analysis.outcomes",
     "Store": "store",
     "Study": "study",
+    "Target": "analysis.outcomes",
     "Workload": "workloads",
     "best_of": "analysis.best_of",
     "compare": "comparison",
@@ -45,9 +48,11 @@ _HOME = {
     "inclusions": "taxonomy.order",
     "load_study": "study",
     "optimizer": "rules",
+    "refine": "refinement",
     "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
+    "rerun_study": "rerun",
     "simulate": "taxonomy.inclusions",
     "verify": "taxonomy.verify",
 }
@@ -62,6 +67,7 @@ __all__ = [
     "Outcome",
     "Store",
     "Study",
+    "Target",
     "Workload",
     "best_of",
     "compare",
@@ -69,9 +75,11 @@ __all__ = [
     "inclusions",
     "load_study",
     "optimizer",
+    "refine",
     "register_inclusion",
     "register_rule",
     "register_workload",
+    "rerun_study",
     "simulate",
     "verify",
 ]

@@ -85,6 +85,8 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
     identity, definition = study.identity(name), study.definition(name)
     metrics = get_workload(study.workload).metrics
     statuses = store.statuses(identity)
+    if listener:
+        listener.begin({name: statuses})  # an optimizer before it may have had the same trials
     in_flight: set[int] = set()
 
     def upcoming() -> int | None:

@@ -275,23 +275,20 @@ def protocols(rules: Sequence[str], labels: Sequence[str]) -> Any:
     """The outcome under each tuning protocol; lines follow a rule from one to the next."""
     numbers = [alt.Tooltip(f"{part}:Q", format=_FORMAT) for part in ("mean", "low", "high")]
     axis = alt.Axis(labelAngle=0, labelLimit=170, labelOverlap=False)
-    base = alt.Chart(_ROWS).encode(x=alt.X("protocol:N", sort=list(labels), title=None, axis=axis))
-    y = _metric(alt.Y, "mean")
-    lines = base.mark_line(opacity=0.6).encode(y=y, color=alt.Color("rule:N", legend=None, scale=_rules(rules)))
-    marks = base.encode(
-        color=alt.Color("rule:N", scale=_rules(rules), legend=alt.Legend(title=None, orient="bottom", columns=4)),
-        tooltip=["optimizer:N", "protocol:N", "k:Q", *numbers],
+    legend = alt.Legend(title=None, orient="bottom", columns=4, symbolType="circle", symbolOpacity=1)
+    base = alt.Chart(_ROWS).encode(
+        x=alt.X("protocol:N", sort=list(labels), title=None, axis=axis),
+        color=alt.Color("rule:N", scale=colours(shades(dict.fromkeys(rules))), legend=legend),
     )
+    y = _metric(alt.Y, "mean")
+    lines = base.mark_line(opacity=0.6).encode(y=y)
+    marks = base.encode(tooltip=["optimizer:N", "protocol:N", "k:Q", *numbers])
     bars = marks.mark_rule(strokeWidth=2.5).encode(y=_metric(alt.Y, "low"), y2="high:Q", xOffset="rule:N")
     points = marks.mark_point(filled=True, size=80, opacity=1).encode(y=y, xOffset="rule:N")
     return (lines + bars + points).properties(width=330, height=260)
 
 
 # ---------------------------------------------------------------------------- parts
-
-
-def _rules(rules: Sequence[str]) -> Any:
-    return colours(shades(dict.fromkeys(rules)))
 
 
 def _metric(channel: Any, field: str, **scale: Any) -> Any:
