@@ -181,10 +181,10 @@ def test_evidence_of_a_space_that_cannot_express_the_special_one():
 @pytest.mark.parametrize(
     ("best", "words"),
     [
-        ({"learning_rate": 9.0}, ["upper", "learning_rate (9)"]),
-        ({"learning_rate": 0.0015}, ["lower", "learning_rate (0.0015)"]),
-        ({"momentum": 0.9985}, ["lower", "one_minus_momentum (0.0015)"]),
-        ({"momentum": 0.0}, ["upper", "one_minus_momentum (1)"]),
+        ({"learning_rate": 9.0}, ["upper", "learning_rate (log [0.001, 10])"]),
+        ({"learning_rate": 0.0015}, ["lower", "learning_rate (log [0.001, 10])"]),
+        ({"momentum": 0.9985}, ["lower", "one_minus_momentum (log [0.001, 1])"]),
+        ({"momentum": 0.0}, ["upper", "one_minus_momentum (log [0.001, 1])"]),
     ],
 )
 def test_evidence_of_a_best_trial_at_a_border(best, words):

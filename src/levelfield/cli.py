@@ -259,7 +259,7 @@ def refine(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="The new study.  [default: NAME_refined.toml]")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="n", help="Search and refine in turn, at most so many times.")
+        int | None, typer.Option(metavar="n", min=1, help="Search and refine in turn, at most so many times.")
     ] = None,
     slots: Slots = "auto",
     executor: Executor = "local",
@@ -274,6 +274,8 @@ def refine(
 
     if output and output.exists():
         raise UsageError(f"{output} exists: name another file, a study is never overwritten")
+    if output and not output.parent.is_dir():
+        raise UsageError(f"{output}: there is no folder {output.parent}")
     if rounds is None:
         with _open(study, store, out) as opened:
             found = [refined(Comparison(study, opened))]
@@ -286,16 +288,15 @@ def refine(
                     _say_refinement(each)
     last = found[-1].study
     path = output or Path(f"{last.name}.toml")
+    if rounds is None and not as_json:
+        _say_refinement(found[0])
+    if last is not study:
+        _write_new(path, last.to_toml())
     if as_json:
         written = str(path) if last is not study else None
         return _print_json({"rounds": [_refinement(each) for each in found], "study": last.name, "file": written})
-    if rounds is None:
-        _say_refinement(found[0])
     if last is study:
         return typer.echo("All ranges can stay: no new study is needed.")
-    if path.exists():
-        raise UsageError(f"{path} exists: name another file by -o, a study is never overwritten")
-    path.write_text(last.to_toml(), "utf-8")
     typer.echo(f"wrote {path}; 'levelfield compare {path}' searches it")
 
 
@@ -376,7 +377,7 @@ def rerun(
     else:
         from levelfield.words import rerun_sentences
 
-        for sentence in rerun_sentences(comparison):
+        for sentence in rerun_sentences(comparison, "best trial" if index is None else f"trial {index}"):
             typer.echo(sentence)
     if failure:
         raise failure
@@ -396,7 +397,7 @@ def plan(
     """Say which optimizer to tune with how many trials, from what has been run."""
     from levelfield.comparison import Comparison
 
-    if gpu_hours is not None and not gpu_hours > 0:
+    if gpu_hours is not None and not 0 < gpu_hours < math.inf:
         raise UsageError(f"--gpu-hours {gpu_hours:g}: give a time above 0")
     with _open(study, store, out) as opened:
         found = Comparison(study, opened).plan(gpu_hours)
@@ -591,6 +592,16 @@ def _say_refinement(found: "Refinement") -> None:
     for each in found.boundaries:
         if each.place != "fixed":
             typer.echo(f"  {each}")
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists: name another file by -o, a study is never overwritten") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def _refinement(found: "Refinement") -> dict[str, Any]:

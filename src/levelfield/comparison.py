@@ -124,6 +124,11 @@ class Comparison:
         other.study, other.trials, other._outcomes, other._findings = study, trials, outcomes, {}
         # A seed follows a best trial: what follows another one says nothing here.
         other.seeded = [each for each in self.seeded if each.followed is outcomes[each.edge.special].best_trial]
+        other.reruns = {
+            name: each.at(select=outcomes[name].select, step=outcomes[name].step)
+            for name, each in self.reruns.items()
+            if outcomes[name].best_trial is self.outcome(name).best_trial
+        }
         return other
 
     @property

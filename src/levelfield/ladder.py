@@ -81,6 +81,6 @@ def _product(one: Axis, optimizer: Optimizer) -> Any:
     divisor = next(other for other in optimizer.space if other.name == one.divisor)
     ends = [float(end) for end in divisor.extremes]
     low, high = (math.sqrt(end) if one.root else end for end in (min(ends), max(ends)))
-    first, last = (float(end) for end in (one.dimension.ends[0], one.dimension.ends[-1]))
-    found = first * low, last * high
+    ratios = [float(end) for end in one.dimension.ends]
+    found = min(ratios) * low, max(ratios) * high
     return {"log": list(found)} if isinstance(one.dimension, Log) or low > 0 else {"uniform": list(found)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from levelfield.analysis.boundaries import Boundary
+from levelfield.analysis.boundaries import FEWEST, Boundary
 from levelfield.comparison import Comparison
 from levelfield.errors import UsageError
 from levelfield.executors import Executor
@@ -31,6 +31,8 @@ class Refinement:
 def refine(comparison: Comparison, name: str | None = None) -> Refinement:
     """Propose better ranges. Every optimizer's pool must be full; one without a good trial says what to do."""
     study = comparison.study
+    if study.pool < FEWEST:
+        raise UsageError(f"pool = {study.pool}: ranges are judged by at least {FEWEST} trials; raise pool")
     for optimizer in study.optimizers:
         outcome = comparison.outcome(optimizer)
         if outcome.tried and not outcome.pool:

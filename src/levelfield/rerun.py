@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from levelfield.errors import UsageError
+from levelfield.search import trial_seed
 from levelfield.study import SCHEDULES, Study
 from levelfield.trial import Trial
 
@@ -31,7 +32,8 @@ def rerun_study(
         schedule = {key: values.pop(key) for key in SCHEDULES[optimizer.schedule]}
         about = {"rule": optimizer.rule.name} | ({"protocol": optimizer.protocol} if optimizer.protocol else {})
         tables[name] = about | values | {"schedule": {"kind": optimizer.schedule} | schedule}
-    changes = {"search": "quasirandom", "trials": 1, "pool": seeds, "optimizers": tables}
+    seed = trial_seed(study.seed, -1)  # so that no seed is one that a trial of the study has had
+    changes = {"search": "quasirandom", "seed": seed, "trials": 1, "pool": seeds, "optimizers": tables}
     return study.replace(name=f"{study.name}_rerun", **changes)
 
 

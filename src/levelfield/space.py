@@ -265,6 +265,10 @@ class Axis:
     def coordinate(self, hyperparameters: Mapping[str, Value]) -> Value:
         """The inverse of ``hyperparameter``."""
         value = hyperparameters[self.name]
+        if (self.one_minus or self.divisor) and isinstance(self.dimension, Fixed | Choice):
+            made = {self.hyperparameter(each, hyperparameters): each for each in self.dimension.ends}
+            if value in made:  # found as it was made: the way back may round
+                return made[value]
         if self.one_minus:
             return 1.0 - float(value)
         if self.divisor:

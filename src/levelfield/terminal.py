@@ -59,12 +59,14 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
         table.add_row(*cells)
     console.print(table)
     console.print()
-    for flip in flips(columns):
-        console.print(str(flip), highlight=False, markup=False)
+    if changes := flips(columns):
+        console.print("Who changes places, and in brackets how often the first is the better one:", highlight=False)
+    for flip in changes:
+        console.print(f"  {flip}", highlight=False, markup=False)
     changed = [pair for pair in pairs(columns) if pair.settles]
     for pair in changed:
         console.print(
-            f"{pair.ours} and {pair.theirs}: {pair.leaders[str(pair.settles)]} leads from {pair.settles} on.",
+            f"  {pair.ours} and {pair.theirs}: {pair.leaders[str(pair.settles)]} leads from {pair.settles} on.",
             highlight=False,
             markup=False,
         )

@@ -144,7 +144,7 @@ def seeded_sentences(comparison: Comparison) -> list[str]:
     return said
 
 
-def rerun_sentences(comparison: Comparison) -> list[str]:
+def rerun_sentences(comparison: Comparison, trial: str = "best trial") -> list[str]:
     """The best trials again, with fresh seeds."""
     said = []
     for name, outcome in comparison.reruns.items():
@@ -157,8 +157,9 @@ def rerun_sentences(comparison: Comparison) -> list[str]:
                 )
                 parts.append(f"{metric} {mean} ({low} … {high})")
         diverged = outcome.tried - len(outcome.pool)
-        seeds = f"{outcome.tried} seeds" + (f", {diverged} of them infeasible" if diverged else "")
-        said.append(f"{name}'s best trial with {seeds}: {', '.join(parts) or 'nothing feasible'}.")
+        seeds = f"{outcome.tried} seed{'s' if outcome.tried > 1 else ''}"
+        seeds += f", {diverged} of them infeasible" if diverged else ""
+        said.append(f"{name}'s {trial} with {seeds}: {', '.join(parts) or 'nothing feasible'}.")
     return said
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -18,7 +18,7 @@ from scipy import stats
 from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
 from levelfield.rules import Hyperparameter
-from levelfield.space import Axis, Choice, Dimension, Integer, Log, Uniform, Value, dimension
+from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
 from levelfield.words import show_number, show_range
 
 BORDER = 0.1  # of a range: closer to its end is at the border
@@ -31,6 +31,7 @@ _CLEAR = 0.005  # p-value below which the better half of the trials clearly gets
 _LEARNED = 0.05  # of the training loss: a fall between first and last evaluation that shows that something is learned
 _LEANING = 0.2  # of a range: good trials closer to a border than this on average lean to it
 _DECADES = (1.0, 2.0)  # how far a log range is widened: by its own width, within these
+_THREE = math.log10(3)
 
 
 class Place(StrEnum):
@@ -77,7 +78,8 @@ class Boundary:
     def __str__(self) -> str:
         said = f"{self.optimizer}: {self.axis.key} {self.place}"
         if self.place in (Place.LOWER, Place.UPPER):
-            said += f" of {show_range(self.axis.dimension)} ({max(self.lower, self.upper):.0%} of the best of K)"
+            chance = self.lower if self.place is Place.LOWER else self.upper
+            said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K)"
             return f"{said}: widen to {show_range(self.proposal)}" if self.proposal else f"{said}, its legal limit"
         if self.proposal:
             low, high = self.good
@@ -102,13 +104,16 @@ def boundaries(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperpa
     # Close to good trials, the worse ones may point back; but a fit needs some.
     enough = len(order) if nothing else max(len(order) // 2, 3 * (len(units) + 1))
     slopes = _slopes(units, values, order[:enough])
+    divisors = {one.divisor for one in axes}
     found = []
     for one, about in zip(axes, domains, strict=True):
+        if one.name in divisors:  # a ratio needs it above 0
+            about = replace(about, low=max(about.low, 0.0), open=True)
         if not one.dimension.free:
             found.append(Boundary(outcome.name, one, Place.FIXED))
         elif len(trials) < FEWEST:
             found.append(Boundary(outcome.name, one, Place.UNKNOWN))
-        elif isinstance(one.dimension, Choice):
+        elif isinstance(one.dimension, Choice) or 0.5 / one.dimension.size >= BORDER:  # few integers
             found.append(_of_choice(outcome.name, one, coordinates[one.key], chances, good, about))
         else:
             unit = units[one.key]
@@ -163,11 +168,11 @@ def _learned_nothing(outcome: Outcome) -> bool:
 
 
 def _progress(outcome: Outcome) -> np.ndarray:
-    """How much each trial's training loss changes between its first and its last evaluation; lower is better."""
+    """By which share each trial's training loss changes from its first to its last evaluation; lower is better."""
     found = []
     for trial in outcome.pool:
-        losses = trial.curve.values["train_loss"]
-        found.append(float(losses[-1]) - float(losses[0]))
+        first, last = (float(trial.curve.values["train_loss"][end]) for end in (0, -1))
+        found.append((last - first) / (abs(first) or 1.0))  # seeds may start from unlike losses
     return np.array(found)
 
 
@@ -189,7 +194,9 @@ def _of_choice(
     name: str, axis: Axis, coordinates: Sequence[Value], chances: np.ndarray, good: np.ndarray, about: Hyperparameter
 ) -> Boundary:
     """A choice's first or last value may win; nothing lies between them."""
-    values = axis.dimension.ends
+    values: Sequence[Value] = axis.dimension.ends
+    if isinstance(axis.dimension, Integer):
+        values = range(axis.dimension.low, axis.dimension.high + 1)
     share = {value: sum(p for p, at in zip(chances, coordinates, strict=True) if at == value) for value in values}
     winner = max(values, key=lambda value: share[value])
     # How likely so many of the good trials would have it by chance.
@@ -203,7 +210,7 @@ def _of_choice(
     if len(numbers) == len(values) > 1 and winner in (min(numbers), max(numbers)):
         place = Place.LOWER if winner == min(numbers) else Place.UPPER
     lower, upper = (float(share[end(numbers)]) if numbers else math.nan for end in (min, max))
-    return Boundary(name, axis, place, lower, upper, (winner,), _proposal(axis, about, place, (winner,)))
+    return Boundary(name, axis, place, lower, upper, (winner,), _proposal(axis, about, place, (winner, winner)))
 
 
 def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Value]) -> Dimension | None:
@@ -225,45 +232,52 @@ def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Va
     new_high = last + step if place is Place.UPPER else min(last, high + margin)
     found = _rounded(old, new_low, new_high, log)
     lowest, highest = _limits(axis, about)
+    # An end that is not to be widened is not rounded outwards, either.
+    lowest = lowest if place is Place.LOWER else max(lowest, float(old.ends[0]))
+    highest = highest if place is Place.UPPER else min(highest, float(old.ends[-1]))
     ends = max(found[0], lowest), min(found[1], highest)
-    if not ends[0] < ends[1]:
-        return None
     if isinstance(old, Integer):
-        whole = math.floor(ends[0]), math.ceil(ends[1])
-        new: Dimension = Integer(*whole) if whole[0] < whole[1] else old
-    else:
-        new = Log(*ends) if log else Uniform(*ends)
+        ends = math.ceil(ends[0]), math.floor(ends[1])
+    if not ends[0] < ends[1] < math.inf:
+        return None
+    new = dimension({next(iter(old.spec())): list(ends)})
     moved = {Place.LOWER: ends[0] < float(old.ends[0]), Place.UPPER: ends[1] > float(old.ends[-1])}.get(place, True)
     return new if moved and new != old else None
 
 
 def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
-    """Outwards to half-decades, or to two digits of the old range's width."""
+    """Outwards to half-decades, to whole numbers, or to two digits of the old range's width."""
     if log:
-        return _half_decade(math.floor(2 * low + 1e-9) / 2), _half_decade(math.ceil(2 * high - 1e-9) / 2)
+        return _half_decade(low, up=False), _half_decade(high, up=True)
+    if isinstance(old, Integer):
+        return math.floor(low), math.ceil(high)
     first, last = (float(end) for end in old.ends)
     unit = 10.0 ** math.floor(math.log10((last - first) / 10))
     return round(math.floor(low / unit + 1e-9) * unit, 12), round(math.ceil(high / unit - 1e-9) * unit, 12)
 
 
-def _half_decade(exponent: float) -> float:
+def _half_decade(exponent: float, up: bool) -> float:
+    """The next 1 or 3 × 10ⁿ.
+
+    >>> _half_decade(-3.0, up=True), _half_decade(-3.4, up=False), _half_decade(-3.4, up=True)
+    (0.001, 0.0003, 0.001)
     """
-    >>> _half_decade(-3.0), _half_decade(-3.5)
-    (0.001, 0.0003)
-    """
-    whole = math.floor(exponent)
-    return float(f"{3 if exponent > whole else 1}e{whole}")
+    whole = math.floor(exponent + 1e-9)
+    below = 3 if exponent - whole > _THREE - 1e-9 else 1
+    if not up or abs(exponent - whole - math.log10(below)) < 1e-9:
+        return float(f"{below}e{whole}")
+    return float(f"3e{whole}" if below == 1 else f"1e{whole + 1}")
 
 
 def _limits(axis: Axis, about: Hyperparameter) -> tuple[float, float]:
     """Between which values the axis's coordinate must stay."""
     tiny = 1e-30
-    if axis.one_minus:
-        return max(tiny, 1 - about.high), min(1.0, 1 - about.low)
+    if axis.one_minus:  # closer to 1 than this there is no number to tell from it
+        return max(1e-15, 1 - about.high), min(1.0, 1 - about.low)
     if axis.divisor:
         return tiny, math.inf
-    positive = isinstance(axis.dimension, Log) or about.open
-    return max(about.low, tiny) if positive and about.low >= 0 else about.low, about.high
+    positive = isinstance(axis.dimension, Log) or (about.open and about.low >= 0)
+    return max(about.low, tiny) if positive else about.low, about.high
 
 
 def _longer(axis: Axis, about: Hyperparameter, place: Place) -> Dimension | None:
@@ -277,5 +291,6 @@ def _longer(axis: Axis, about: Hyperparameter, place: Place) -> Dimension | None
     lowest, highest = _limits(axis, about)
     if not lowest <= beyond <= highest:
         return None
-    longer = [beyond, *axis.dimension.ends] if place is Place.LOWER else [*axis.dimension.ends, beyond]
+    old = axis.dimension.ends
+    longer = [beyond, *old] if old[0] == end else [*old, beyond]
     return dimension({"choice": longer})

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from levelfield.analysis.best_of import best_of
 from levelfield.analysis.outcomes import Outcome
 from levelfield.space import Axis
 from levelfield.trial import Direction, Trial
@@ -60,7 +61,7 @@ def checks(
     ranked = outcome.ranked()
     if not np.isfinite(ranked).any():
         return
-    yield from _of_search(outcome, ranked, k)
+    yield from _of_search(outcome, ranked[np.isfinite(ranked)], k)
     yield from _of_curves(outcome)
     if reruns and len(reruns.pool) > 1:
         yield from _of_seeds(outcome, ranked, reruns)
@@ -87,9 +88,7 @@ def _where(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
 
 def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
     name, n = outcome.name, len(ranked)
-    sign = -1 if outcome.metrics[outcome.select] is Direction.MAXIMIZE else 1
-    high = max(sign * end for end in (outcome.best(k).low, outcome.best(k).high))
-    good = int((ranked <= high).sum())
+    good = int((ranked <= best_of(ranked, k).high).sum())
     yield Check(
         name,
         "good trials",
@@ -100,7 +99,7 @@ def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
         "run a larger pool, or narrow the space to where they lie",
     )
     if n > 1:
-        first, half, whole = (sign * outcome.best(each).mean for each in (1, max(1, n // 2), n))
+        first, half, whole = (best_of(ranked, each).mean for each in (1, max(1, n // 2), n))
         gain = (half - whole) / (first - whole) if first > whole else 0.0
         yield Check(
             name,

@@ -106,7 +106,7 @@ def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
     # Infeasible trials cost as many steps as they ran, at the speed of the others.
     steps = max(int(trial.curve.steps[-1]) for trial in outcome.pool)
     hours = outcome.seconds * outcome.cost(1) / steps / 3600
-    fitting = int(gpu_hours / hours) if hours else len(outcome.pool)
-    trials = min(fitting, len(outcome.pool))
+    fitting = gpu_hours / hours if hours else math.inf
+    trials = int(min(fitting, len(outcome.pool)))
     expected = outcome.best(trials).mean if trials else math.nan
-    return Choice(name, trials, expected, hours, fitting <= len(outcome.pool))
+    return Choice(name, trials, expected, hours, fitting < len(outcome.pool) + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,12 @@ class Flip:
     theirs: str
     before: str
     after: str
+    led: float  # P(ours is strictly better), before; NaN where the two have unlike numbers of trials
+    leads: float  # and after
 
     def __str__(self) -> str:
-        return f"{self.ours} leads {self.theirs} with {self.before}, and trails it with {self.after}."
+        led, leads = ("" if math.isnan(each) else f" ({each:.0%})" for each in (self.led, self.leads))
+        return f"{self.ours} leads {self.theirs} with {self.before}{led}, and trails it with {self.after}{leads}."
 
 
 Columns = Mapping[str, Mapping[str, Entry]]
@@ -51,7 +55,8 @@ def by_protocol(comparisons: Sequence[Comparison]) -> Columns:
             rule = study.optimizer(name).rule.name
             alike = [other for other in labels if labels[other] == label and study.optimizer(other).rule.name == rule]
             column = columns.setdefault(label, {})
-            key = rule if len(alike) == 1 and rule not in column else name
+            own = name.removesuffix(f" ({label})")  # as a ladder calls its rungs' optimizers
+            key = rule if len(alike) == 1 and rule not in column else own
             key = key if key not in column else f"{name} ({study.name})"
             column[key] = Entry(comparison.outcome(name), study.trials)
     return columns
@@ -100,9 +105,15 @@ def flips(columns: Columns) -> list[Flip]:
     found = []
     for pair in pairs(columns):
         for before, after in itertools.pairwise(pair.leaders):
-            leader = pair.leaders[before]
-            if leader != pair.leaders[after]:
-                found.append(Flip(leader, pair.theirs if leader == pair.ours else pair.ours, before, after))
+            if (leader := pair.leaders[before]) != pair.leaders[after]:
+                trailer = pair.theirs if leader == pair.ours else pair.ours
+                chances = (
+                    column[leader].outcome.beats(column[trailer].outcome, column[leader].k)
+                    if column[leader].k == column[trailer].k
+                    else math.nan
+                    for column in (columns[before], columns[after])
+                )
+                found.append(Flip(leader, trailer, before, after, *chances))
     return found
 
 

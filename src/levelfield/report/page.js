@@ -179,19 +179,12 @@ class Chart {
     return { "@select": asked.select, "@report": asked.report }[this.panel.metric] ?? this.panel.metric;
   }
 
-  /** New rows, and a new drawing once the last is done; a chart that nobody has seen yet waits. */
-  update(now, findings, onRange) {
-    const [kind, number] = this.panel.key.split(":");
+  /** Draw, or draw anew; a chart that nobody has seen yet waits. */
+  async update(now, findings, onRange) {
+    const [kind, number, axis] = this.panel.key.split(":");
     if (kind === "trials") this.rows = ROWS.trials(now, Number(number));
     else if (this.panel.key) this.rows = ROWS[this.panel.key](now, findings);
-    this.latest = now;
-    if (!this.visible) return null;
-    const last = this.drawing ?? Promise.resolve();
-    return this.drawing = last.catch(() => {}).then(() => (now === this.latest ? this.draw(now, onRange) : null));
-  }
-
-  async draw(now, onRange) {
-    const [kind, number, axis] = this.panel.key.split(":");
+    if (!this.visible) return;
     const metric = this.metric(now.asked);
     const scale = metric && lowest(this.rows) > 0 && !isError(metric) ? "log" : "linear";
     const words = metric && { "@metric": metric, "@format": isError(metric) ? ".2%" : ".4~g",

@@ -1,0 +1,464 @@
+"""From an initial search space to a final one: on trials that nobody trained, and once for real."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import levelfield as lf
+from levelfield.errors import SearchExhausted, StudyError, UsageError
+from levelfield.executors import get_executor
+from levelfield.refinement import Refinement, refine, rounds
+from levelfield.report.tables import space_rows
+from levelfield.runner import run
+from levelfield.search import Search
+from levelfield.trial import Curve, Point, Status, Trial
+
+Loss = Callable[[str, Mapping[str, Any]], float]  # of an optimizer and its hyperparameters; infinite: infeasible
+
+SCHEDULE = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
+SGD = {"learning_rate": {"log": [1e-4, 1e-2]}}
+MOMENTUM = {"learning_rate": {"log": [1e-4, 1e-2]}, "one_minus_momentum": {"log": [1e-2, 1e0]}}
+POOL = 24
+
+
+def study_of(**changes: Any) -> lf.Study:
+    content = {
+        "name": "mine",
+        "workload": "quadratic",
+        "steps": 4,
+        "eval_interval": 2,
+        "trials": 8,
+        "pool": POOL,
+        "schedule": SCHEDULE,
+        "target": {"metric": "train_loss", "value": 0.5},
+        "optimizers": {"sgd": SGD, "momentum": MOMENTUM},
+    }
+    return lf.Study(**content | changes)
+
+
+def rate_at(centres: Mapping[str, float], floor: float = 0.0) -> Loss:
+    """The rate's distance from an optimizer's best one, in decades."""
+    return lambda name, at: max(abs(math.log10(at["learning_rate"]) - centres[name]) - floor, 0.0)
+
+
+# momentum's rate is far too low, sgd's is as good as any.
+BEYOND = rate_at({"sgd": -3.0, "momentum": 0.5}, floor=0.7)
+
+
+class Stretch(NamedTuple):
+    finished: list[Trial]
+    running: int = 0
+    trial_steps: int = 4
+    seconds: float = 0.1
+    note: str = ""
+
+
+class Formula:
+    """An executor that knows how trials end."""
+
+    def __init__(self, loss: Loss, noise: float = 1e-3) -> None:
+        self.loss, self.noise = loss, noise
+        self.trained: list[tuple[str, str, int]] = []
+
+    def check(self, study: lf.Study) -> None: ...
+
+    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Stretch]:
+        while point := take():
+            self.trained.append((study.name, optimizer, point.index))
+            loss = self.loss(optimizer, point.hyperparameters)
+            noise = self.noise * (point.seed % 1000) / 1000
+            status = Status.FEASIBLE if math.isfinite(loss) else Status.INFEASIBLE
+            curve = Curve(np.array([2, 4]), {"train_loss": np.array([9.0, loss + noise], np.float32)})
+            yield Stretch([Trial(point, status, curve)])
+
+    def provenance(self) -> Mapping[str, Any]:
+        return {"device": "none", "devices": 0, "backend": "none", "precision": "none", "versions": {}}
+
+
+@pytest.fixture
+def store() -> Iterator[lf.Store]:
+    with lf.Store.open("sqlite://") as opened:
+        yield opened
+
+
+def searched(study: lf.Study, store: lf.Store, loss: Loss) -> lf.Comparison:
+    run(study, store, Formula(loss))
+    return lf.Comparison(study, store)
+
+
+# One refinement
+
+
+def test_only_the_ranges_that_the_trials_object_to_are_changed(store):
+    study = study_of()
+    before = study.spec()
+    found = refine(searched(study, store, BEYOND))
+    assert study.spec() == before
+    (change,) = found.changes
+    assert (change.optimizer, change.axis.key, change.place) == ("momentum", "learning_rate", "at the upper border")
+    after = found.study.spec()
+    assert after.pop("name") == "mine_refined"
+    assert len(after.pop("refined")) == 1
+    assert after["optimizers"]["momentum"].pop("learning_rate") == change.proposal.spec()
+    assert change.proposal.high >= 10**0.5 * 0.1  # towards the optimum
+    before.pop("name")
+    before["optimizers"]["momentum"].pop("learning_rate")
+    assert after == before
+    assert found.study.identity("sgd") == study.identity("sgd")  # its trials stay
+    assert found.study.identity("momentum") != study.identity("momentum")
+
+
+def test_the_log_says_what_was_changed_and_why(store):
+    def loss(name: str, at: Mapping[str, Any]) -> float:
+        return math.inf if at["decay_steps"] < 0.6 else BEYOND(name, at)
+
+    comparison = searched(study_of(), store, loss)
+    (entry,) = refine(comparison, "final").study.refined
+    assert (entry.study, entry.optimizer, entry.axis) == ("mine", "momentum", "learning_rate")
+    assert entry.before == {"log": [1e-4, 1e-2]}
+    assert entry.after == refine(comparison).changes[0].proposal.spec()
+    assert entry.verdict == "at the upper border"
+    assert entry.trials == len(comparison.trials["momentum"]) > POOL  # infeasible ones were spent, too
+    assert refine(comparison, "final").study.name == "final"
+
+
+def test_a_refined_study_is_a_study_file(store, tmp_path):
+    """It can be loaded again, and has all that it had."""
+
+    def loss(name: str, at: Mapping[str, Any]) -> float:
+        return BEYOND(name, at) + 3 * (name == "sgd") * (1 - at["decay_steps"])  # a range of sgd's schedule, too
+
+    found = refine(searched(study_of(), store, loss)).study
+    assert {(each.optimizer, each.axis) for each in found.refined} == {
+        ("momentum", "learning_rate"),
+        ("sgd", "decay_steps"),
+    }
+    assert found.optimizer("sgd").space.spec()["decay_steps"]["uniform"][1] > 1
+    assert found.optimizer("momentum").space.spec()["decay_steps"] == SCHEDULE["decay_steps"]
+    (tmp_path / "other.toml").write_text(found.to_toml(), "utf-8")
+    again = lf.load_study(tmp_path / "other.toml")
+    assert again.spec() == found.spec()
+    assert again.refined == found.refined
+    assert again.to_toml() == found.to_toml()
+    for name in found.optimizers:
+        assert again.identity(name) == found.identity(name)
+
+
+def test_refining_a_refined_study_lengthens_its_log(store):
+    study, names = study_of(), []
+    loss = rate_at({"sgd": -3.0, "momentum": 4.2}, floor=0.7)  # too far for one round
+    for _ in range(3):
+        study = refine(searched(study, store, loss)).study
+        names.append(study.name)
+    assert names == ["mine_refined", "mine_refined2", "mine_refined3"]
+    assert [each.study for each in study.refined] == ["mine", "mine_refined", "mine_refined2"]
+    steps = [(each.before, each.after) for each in study.refined]
+    assert [before for before, _ in steps[1:]] == [after for _, after in steps[:-1]]
+    assert lf.Study(**study.spec()).refined == study.refined
+
+
+SAME = Formula(lambda name, at: 1.0, noise=0.0)
+
+
+def test_where_all_ranges_can_stay_the_study_stays(store):
+    study = study_of()
+    run(study, store, SAME)
+    found = refine(lf.Comparison(study, store))
+    assert found.changes == []
+    assert found.study is study
+
+
+def test_a_misprint_that_is_replaced_is_none_any_more(store):
+    corrected = {"corrected": {"learning_rate": "printed as 1e-2", "one_minus_momentum": "printed as 1e1"}}
+    study = study_of(optimizers={"sgd": SGD, "momentum": MOMENTUM | corrected})
+    found = refine(searched(study, store, BEYOND)).study
+    assert found.optimizer("momentum").corrected == {"one_minus_momentum": "printed as 1e1"}
+    assert len(study.optimizer("momentum").corrected) == 2
+
+
+def test_a_grid_is_refined_by_a_longer_choice(store):
+    rates = {"choice": [1e-4, 1e-3, 1e-2]}
+    factors = {"kind": "linear", "decay_steps": 1.0, "decay_factor": {"choice": [0.0, 0.1, 0.2, 0.3]}}
+    study = study_of(search="grid", pool=12, trials=4, schedule=factors, optimizers={"sgd": {"learning_rate": rates}})
+    found = refine(searched(study, store, rate_at({"sgd": 1.0}))).study
+    assert found.optimizer("sgd").space.spec()["learning_rate"] == {"choice": [1e-4, 1e-3, 1e-2, 1e-1]}
+    assert found.search == "grid"
+
+
+# Refusals
+
+
+def test_an_unfinished_pool_is_not_refined(store):
+    small, study = study_of(pool=10), study_of()
+    searched(small, store, BEYOND)
+    with pytest.raises(UsageError, match=rf"^sgd: 10 of {POOL} trials have run; 'levelfield run' completes the pool"):
+        refine(lf.Comparison(study, store))
+    run(study.only(["sgd"]), store, Formula(BEYOND))
+    with pytest.raises(UsageError, match=rf"^momentum: 10 of {POOL} trials"):
+        refine(lf.Comparison(study, store))
+
+
+def test_a_pool_without_a_feasible_trial_says_what_to_do(store):
+    study = study_of()
+    with pytest.raises(SearchExhausted):
+        run(study, store, Formula(lambda name, at: math.inf if name == "momentum" else 1.0))
+    with pytest.raises(UsageError, match=r"^momentum: all 24 trials are infeasible.*lower its learning rate"):
+        refine(lf.Comparison(study, store))
+
+
+def test_a_pool_that_is_too_small_to_judge_by_is_not_refined(store):
+    """Otherwise all its ranges could stay, it would seem."""
+    with pytest.raises(UsageError, match=r"^pool = 4: .* at least 5 trials; raise pool"):
+        refine(searched(study_of(pool=4, trials=2), store, BEYOND))
+
+
+def test_a_log_that_is_none_is_refused():
+    good = {"study": "a", "optimizer": "sgd", "axis": "x", "before": 1, "after": 2, "verdict": "flat", "trials": 3}
+    assert study_of(refined=[good]).refined[0].trials == 3
+    for bad in ({**good, "trials": -1}, {**good, "who": "me"}, {"study": "a"}):
+        with pytest.raises(StudyError, match="refined"):
+            study_of(refined=[bad])
+
+
+# Rounds
+
+FAR = {"sgd": -3.0, "momentum": 3.3}
+
+
+def test_rounds_converge_to_the_optimum(store):
+    """Five decades away at first."""
+    loss = rate_at(FAR, floor=0.5)
+    *_, last = rounds(study_of(), 5, store, Formula(loss))
+    low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
+    assert low < 10 ** FAR["momentum"] < high
+    assert math.log10(high / low) <= 4
+    first, final = (lf.Comparison(each, store).outcome("momentum").best(8) for each in (study_of(), last.study))
+    assert first.mean > 4.5
+    assert final.mean < 0.3
+
+
+def test_rounds_end_when_nothing_is_to_be_changed(store):
+    *earlier, last = rounds(study_of(), 50, store, Formula(rate_at(FAR, floor=0.5)))
+    assert 2 <= len(earlier) < 8
+    assert all(each.changes for each in earlier)
+    assert last.changes == []
+    assert last.study is last.comparison.study
+    assert last.comparison.complete
+    with lf.Store.open("sqlite://") as other:
+        (only,) = rounds(study_of(), 50, other, SAME)
+    assert only.study.name == "mine"
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_rounds_than_asked_for(store, most):
+    """The last refinement is searched, and not refined again, whatever its trials say."""
+    found = list(rounds(study_of(), most, store, Formula(rate_at(FAR))))
+    assert len(found) == most + 1
+    assert [each.comparison.study.name for each in found] == ["mine", "mine_refined", "mine_refined2"][: most + 1]
+    last = found[-1]
+    assert last.study is last.comparison.study is found[-2].study
+    assert last.comparison.complete
+    assert last.changes  # it would go on
+    assert len({each.study for each in last.study.refined}) == most
+
+
+def test_rounds_train_only_what_is_new(store):
+    executor = Formula(rate_at(FAR, floor=0.7))
+    first = list(rounds(study_of(), 2, store, executor))
+    assert len(set(executor.trained)) == len(executor.trained) == 4 * POOL  # momentum in three spaces, sgd in one
+    assert {study for study, name, _ in executor.trained if name == "sgd"} == {"mine"}
+    again = Formula(rate_at(FAR, floor=0.7))
+    second = list(rounds(study_of(), 2, store, again))
+    assert again.trained == []
+    assert [each.study.spec() for each in second] == [each.study.spec() for each in first]
+
+
+def test_rounds_come_one_at_a_time(store):
+    """So that what is known can be shown, and an interruption loses nothing."""
+    executor = Formula(rate_at(FAR, floor=0.7))
+    coming = rounds(study_of(), 3, store, executor)
+    assert isinstance(next(coming), Refinement)
+    assert len(executor.trained) == 2 * POOL
+    next(coming)
+    assert len(executor.trained) == 3 * POOL
+
+
+def test_rounds_that_cannot_be(store):
+    with pytest.raises(UsageError, match="--rounds 0: give a whole number of at least 1"):
+        list(rounds(study_of(), 0, store, Formula(BEYOND)))
+    with pytest.raises(SearchExhausted, match="momentum: 0 of 24 trials are feasible"):
+        list(rounds(study_of(), 1, store, Formula(lambda name, at: math.inf if name == "momentum" else 1.0)))
+
+
+# In the report
+
+
+def test_the_report_shows_initial_and_final_ranges(store, tmp_path):
+    *_, last = rounds(study_of(), 2, store, Formula(rate_at(FAR, floor=0.7)))
+    rows = {(row["optimizer"], row["hyperparameter"]): row for row in space_rows(last.comparison)}
+    rate = rows["momentum", "learning_rate"]
+    assert rate["initial"] == "log [1e-04, 0.01]"  # the first of three
+    low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
+    assert low > 1e-4
+    assert rate["range"] == f"log [{low:g}, {high:g}]"
+    for key, row in rows.items():
+        if key != ("momentum", "learning_rate"):
+            assert row["initial"] == row["range"]
+    page = last.comparison.write_report(tmp_path / "report.html").read_text("utf-8")
+    assert rate["initial"] in page
+    assert rate["range"] in page
+    unrefined = lf.Comparison(study_of(), store)
+    assert {row["initial"] for row in space_rows(unrefined)} == {""}
+
+
+# The command
+
+FILE = """
+workload = "quadratic"
+steps = 40
+eval_interval = 20
+trials = 4
+pool = 10
+
+[optimizers.sgd]
+learning_rate = { log = [1e-5, 1e-3] }
+"""
+
+
+@pytest.fixture
+def cli(monkeypatch, command, tmp_path, made):
+    """A study whose pool is there: the higher its rate, the better."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(FILE)
+    study = lf.load_study("mine.toml")
+    rates = [Search(study, "sgd").point(index).hyperparameters["learning_rate"] for index in range(10)]
+    pools = {"sgd": [{"train_loss": [9.0, -math.log10(rate)]} for rate in rates]}
+    Path("levelfield-out/mine").mkdir(parents=True)
+    made(study, pools, store="levelfield-out/mine/trials.db")
+    return command
+
+
+def test_refine_writes_a_new_study_and_leaves_the_old_one_alone(cli):
+    code, out, _ = cli("refine", "mine.toml")
+    assert code == 0
+    assert "sgd: learning_rate at the upper border of log [1e-05, 0.001]" in out
+    assert "wrote mine_refined.toml; 'levelfield compare mine_refined.toml' searches it" in out
+    assert Path("mine.toml").read_text() == FILE
+    study = lf.load_study("mine_refined.toml")
+    low, high = study.optimizer("sgd").space.spec()["learning_rate"]["log"]
+    assert (low >= 1e-5, high) == (True, 0.1)
+    assert study.refined[0].study == "mine"
+
+
+def test_refine_as_json_writes_the_same(cli):
+    code, out, _ = cli("refine", "mine.toml", "--json", "-o", "final.toml")
+    assert code == 0
+    found = json.loads(out)
+    assert found["file"] == "final.toml"
+    assert found["study"] == "mine_refined"
+    (only,) = found["rounds"]
+    (rate,) = only["boundaries"]
+    assert rate["verdict"] == "at the upper border"
+    study = lf.load_study("final.toml")
+    assert study.optimizer("sgd").space.spec()["learning_rate"] == rate["proposal"]
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]], ids=["words", "json"])
+def test_an_existing_file_is_never_overwritten(cli, extra):
+    Path("mine_refined.toml").write_text("precious")
+    for arguments in (["-o", "mine_refined.toml"], ["-o", "mine.toml"], []):
+        code, _, err = cli("refine", "mine.toml", *arguments, *extra)
+        assert code == 2
+        assert "exists" in err
+        assert len(err.strip().splitlines()) == 1
+    assert Path("mine_refined.toml").read_text() == "precious"
+    assert Path("mine.toml").read_text() == FILE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mine.toml", "--pool", "12"], "sgd: 10 of 12 trials have run"),
+        (["mine.toml", "--pool", "4"], "at least 5 trials"),
+        (["mine.toml", "--rounds", "0"], "--rounds"),
+        (["mine.toml", "--rounds", "many"], "--rounds"),
+        (["mine.toml", "-o", "nowhere/final.toml"], "nowhere"),
+        (["mine.toml", "--out", "elsewhere"], "no such store"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_refined_is_refused_in_one_line(cli, tmp_path, arguments, words):
+    before = set(tmp_path.rglob("*"))
+    code, _, err = cli("refine", *arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_bad_number_of_rounds_opens_no_store(cli, tmp_path):
+    assert cli("refine", "mine.toml", "--rounds", "0", "--out", "elsewhere")[0] == 2
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_ranges_that_can_stay_write_nothing(cli, made, tmp_path):
+    study = lf.load_study("mine.toml")
+    made(study, {"sgd": [{"train_loss": [9.0, 1.0]}] * 10}, store="flat.db")
+    code, out, _ = cli("refine", "mine.toml", "--store", "flat.db")
+    assert code == 0
+    assert "sgd: learning_rate flat" in out
+    assert "All ranges can stay" in out
+    code, out, _ = cli("refine", "mine.toml", "--store", "flat.db", "--json")
+    assert json.loads(out)["file"] is None
+    assert [path.name for path in tmp_path.glob("*.toml")] == ["mine.toml"]
+
+
+def test_rounds_by_command(cli):
+    """Trained in earnest: sgd on the quadratic wants a rate near 1."""
+    code, out, err = cli("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "final.toml")
+    assert code == 0, err
+    assert [line for line in out.splitlines() if line.endswith(":")] == ["mine:", "mine_refined:", "mine_refined2:"]
+    study = lf.load_study("final.toml")
+    assert [each.study for each in study.refined] == ["mine", "mine_refined"]
+    assert study.optimizer("sgd").space.spec()["learning_rate"]["log"][1] >= 1
+    again, out, err = cli("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "again.toml", "--json")
+    assert again == 0
+    assert "nothing to run" in err
+    assert len(json.loads(out)["rounds"]) == 3
+    assert Path("again.toml").read_text() == Path("final.toml").read_text()
+
+
+# For real
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_bad_spaces_recover(tmp_path, capsys):
+    """momentum's rate two decades too low, adam's ε far too small: three rounds find what the good spaces give."""
+    good = lf.load_study("fashion_mini")
+    tables = {name: good.optimizer(name).spec() for name in good.optimizers}
+    tables["momentum"]["learning_rate"] = {"log": [1e-4, 1e-2]}
+    tables["adam"]["epsilon"] = {"log": [1e-10, 1e-8]}
+    bad = good.replace(name="bad", optimizers=tables)
+    executor = get_executor("local", None)
+    with lf.Store.open(tmp_path / "trials.db") as store:
+        *_, last = rounds(bad, 3, store, executor)
+        run(good, store, executor)
+        compared = {"bad": lf.Comparison(bad, store), "refined": last.comparison, "good": lf.Comparison(good, store)}
+    with capsys.disabled():
+        for name in good.optimizers:
+            bests = (each.outcome(name).best(good.trials) for each in compared.values())
+            print("", name, *(f"{100 * e.mean:.1f}% ({100 * e.low:.1f} – {100 * e.high:.1f})" for e in bests), sep="  ")
+    for name in good.optimizers:
+        ours, theirs = (compared[each].outcome(name).best(good.trials) for each in ("refined", "good"))
+        assert ours.low <= theirs.high, name
+        assert theirs.low <= ours.high, name
+    worse = compared["bad"].outcome("adam").best(good.trials)
+    assert worse.low > compared["good"].outcome("adam").best(good.trials).high  # it had a way to go

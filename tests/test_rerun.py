@@ -1,0 +1,386 @@
+"""The best trials again with fresh seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import levelfield as lf
+from levelfield.errors import UnknownName, UsageError
+from levelfield.rerun import rerun_study
+from levelfield.search import Search
+from levelfield.trial import Curve, Status, Trial
+from levelfield.words import rerun_sentences
+from levelfield.workloads import get_workload
+
+SCHEDULE = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
+SGD = {"learning_rate": {"log": [1e-2, 1e0]}}
+ADAM = {
+    "learning_rate/epsilon": {"log": [1e-1, 1e2]},
+    "one_minus_beta1": {"choice": [0.1, 0.05, 0.001]},
+    "one_minus_beta2": {"log": [1e-3, 1e0]},
+    "epsilon": {"log": [1e-4, 1e1]},
+    "protocol": "all of it",
+}
+POOL = 8
+NOWHERE = {"devices": 0, "device": "none", "backend": "none", "precision": "none", "versions": {}}
+
+
+def study_of(**changes: Any) -> lf.Study:
+    content = {
+        "name": "mine",
+        "workload": "fashion_mini",
+        "steps": 6,
+        "eval_interval": 2,
+        "trials": 4,
+        "pool": POOL,
+        "schedule": SCHEDULE,
+        "optimizers": {"sgd": SGD, "adam": ADAM},
+    }
+    return lf.Study(**content | changes)
+
+
+def curves(value: float, other: float = 0.5) -> dict[str, list[float]]:
+    """One metric's end, and all the others'."""
+    metrics = {key: [0.9, 0.7, other] for key in get_workload("fashion_mini").metrics}
+    return metrics | {"valid_error": [0.9, 0.7, value]}
+
+
+def added(store: lf.Store, study: lf.Study, name: str, values: Sequence[float | None], **others: float) -> None:
+    """Trials that end at these errors; None: infeasible."""
+    search, metrics, trials = Search(study, name), get_workload(study.workload).metrics, []
+    for index, value in enumerate(values):
+        status = Status.INFEASIBLE if value is None else Status.FEASIBLE
+        arrays = {key: np.array(each) for key, each in curves(math.nan if value is None else value, **others).items()}
+        trials.append(Trial(search.point(index), status, Curve(np.array([2, 4, 6]), arrays)))
+    store.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
+
+
+@pytest.fixture
+def store():
+    with lf.Store.open("sqlite://") as opened:
+        yield opened
+
+
+BEST = 3  # index of sgd's best trial; adam's is one later
+
+
+@pytest.fixture
+def compared(store) -> lf.Comparison:
+    study = study_of()
+    added(store, study, "sgd", [0.5, 0.4, 0.6, 0.1, 0.3, 0.2, 0.7, 0.8])
+    added(store, study, "adam", [None, 0.5, 0.4, 0.6, 0.2, 0.3, 0.9, 0.7, 0.8])
+    return lf.Comparison(study, store)
+
+
+# The study of a rerun
+
+
+def test_a_rerun_has_the_best_trial_s_hyperparameters_and_nothing_free(compared):
+    again = rerun_study(compared, seeds=5)
+    assert (again.name, again.pool, again.trials) == ("mine_rerun", 5, 1)
+    assert list(again.optimizers) == ["sgd", "adam"]
+    for name, index in (("sgd", BEST), ("adam", BEST + 1)):
+        assert again.optimizer(name).space.free == ()
+        assert again.optimizer(name).rule is compared.study.optimizer(name).rule
+        assert again.optimizer(name).schedule == "linear"
+        assert again.optimizer(name).protocol == compared.study.optimizer(name).protocol
+        expected = Search(compared.study, name).point(index).hyperparameters
+        points = [Search(again, name).point(i) for i in range(5)]
+        assert all(point.hyperparameters == expected for point in points)
+
+
+def test_seeds_are_fresh(compared):
+    """No two are alike, and none is that of a trial of the study: the best one's own would be its luck again."""
+    study = compared.study
+    again = rerun_study(compared, seeds=20)
+    for name in study.optimizers:
+        fresh = {Search(again, name).point(index).seed for index in range(20)}
+        used = {Search(study, name).point(index).seed for index in range(100)}
+        assert len(fresh) == 20
+        assert not fresh & used
+
+
+def test_more_seeds_go_on_from_fewer(compared):
+    few, many = (rerun_study(compared, seeds=seeds) for seeds in (2, 7))
+    for name in few.optimizers:
+        assert few.identity(name) == many.identity(name)
+        assert Search(few, name).point(1) == Search(many, name).point(1)
+
+
+def test_another_seed_of_the_study_is_another_rerun(store):
+    first, other = study_of(), study_of(seed=1)
+    for study in (first, other):
+        added(store, study, "sgd", [0.1] * POOL)
+        added(store, study, "adam", [0.1] * POOL)
+    seeds = [Search(rerun_study(lf.Comparison(each, store)), "sgd").point(0).seed for each in (first, other)]
+    assert seeds[0] != seeds[1]
+
+
+def test_some_optimizers_and_another_trial(compared):
+    again = rerun_study(compared, ["adam"], seeds=3, index=6)
+    assert list(again.optimizers) == ["adam"]
+    expected = Search(compared.study, "adam").point(6).hyperparameters
+    assert Search(again, "adam").point(0).hyperparameters == expected
+
+
+def test_the_best_by_another_metric(store):
+    study = study_of(optimizers={"sgd": SGD})
+    metrics = get_workload(study.workload).metrics
+    search, trials = Search(study, "sgd"), []
+    for index in range(POOL):
+        values = {key: np.array([9.0, 1.0 + index]) for key in metrics} | {"test_error": np.array([9.0, 8.0 - index])}
+        trials.append(Trial(search.point(index), Status.FEASIBLE, Curve(np.array([2, 6]), values)))
+    store.add(study.identity("sgd"), study.definition("sgd"), metrics, trials, NOWHERE)
+    comparison = lf.Comparison(study, store)
+    for view, index in ((comparison, 0), (comparison.at(select="test_error"), POOL - 1)):
+        found = Search(rerun_study(view), "sgd").point(0).hyperparameters
+        assert found == search.point(index).hyperparameters
+
+
+def test_a_grid_is_rerun_as_seeds_of_a_point(store):
+    study = study_of(search="grid", pool=3, trials=1, schedule={"kind": "constant"}, optimizers={
+        "sgd": {"learning_rate": {"choice": [0.1, 0.2, 0.3]}}
+    })  # fmt: skip
+    added(store, study, "sgd", [0.5, 0.1, 0.3])
+    again = rerun_study(lf.Comparison(study, store), seeds=4)
+    assert [Search(again, "sgd").point(i).hyperparameters["learning_rate"] for i in range(4)] == [0.2] * 4
+
+
+def test_the_study_of_a_rerun_is_a_study_file(compared, tmp_path):
+    again = rerun_study(compared, seeds=2)
+    (tmp_path / "again.toml").write_text(again.to_toml(), "utf-8")
+    assert lf.load_study(tmp_path / "again.toml").spec() == again.spec()
+
+
+# Refusals
+
+
+def test_what_cannot_be_rerun_is_refused(compared, store):
+    with pytest.raises(UsageError, match=r"^adam's trial 0 is infeasible: .*choose another"):
+        rerun_study(compared, ["adam"], index=0)
+    with pytest.raises(UsageError, match=r"^sgd has no trial 8: its pool holds 8"):
+        rerun_study(compared, index=8)
+    with pytest.raises(UnknownName, match=r"'adm'; did you mean 'adam'"):
+        rerun_study(compared, ["adm"])
+    lost = study_of(seed=7)
+    added(store, lost, "sgd", [0.1] * POOL)
+    added(store, lost, "adam", [None] * 20)
+    with pytest.raises(UsageError, match=r"^adam has no feasible trial to rerun: lower its learning rate"):
+        rerun_study(lf.Comparison(lost, store))
+    assert list(rerun_study(lf.Comparison(lost, store), ["sgd"]).optimizers) == ["sgd"]
+
+
+# In a comparison
+
+
+def test_a_comparison_finds_the_reruns_of_its_best_trials(compared, store):
+    assert compared.reruns == {}
+    again = rerun_study(compared, ["adam"], seeds=3)
+    added(store, again, "adam", [0.25, None, 0.15, 0.23], other=0.4)
+    found = lf.Comparison(compared.study, store)
+    assert list(found.reruns) == ["adam"]
+    outcome = found.reruns["adam"]
+    assert (outcome.tried, len(outcome.pool)) == (4, 3)
+    assert outcome.values() == pytest.approx([0.25, 0.15, 0.23])
+    assert found.rows() == compared.rows()  # they take no part in the statistics
+
+
+def test_reruns_of_another_trial_are_not_the_best_one_s(compared, store):
+    added(store, rerun_study(compared, ["sgd"], index=0), "sgd", [0.3])
+    assert lf.Comparison(compared.study, store).reruns == {}
+
+
+def test_a_better_trial_leaves_the_reruns_behind(compared, store):
+    """They were of another one."""
+    added(store, rerun_study(compared, ["sgd"]), "sgd", [0.3])
+    larger = compared.study.replace(pool=POOL + 2)
+    assert list(lf.Comparison(larger, store).reruns) == ["sgd"]
+    added(store, larger, "sgd", [0.5, 0.4, 0.6, 0.1, 0.3, 0.2, 0.7, 0.8, 0.05, 0.9])
+    assert lf.Comparison(larger, store).reruns == {}
+
+
+def test_another_view_keeps_the_reruns_of_the_same_best_trial(compared, store):
+    added(store, rerun_study(compared, ["sgd", "adam"]), "sgd", [0.3, 0.2], other=0.6)
+    found = lf.Comparison(compared.study, store)
+    rate = Search(found.study, "sgd").point(BEST).hyperparameters["learning_rate"]
+    assert list(found.narrowed({"sgd": {"learning_rate": (rate / 1.01, None)}}).reruns) == ["sgd"]
+    assert found.narrowed({"sgd": {"learning_rate": (rate * 1.01, None)}}).reruns == {}
+    seen = found.at(step=6).reruns["sgd"]
+    assert seen.values() == pytest.approx([0.3, 0.2])
+    other = found.at(select="train_loss")  # where all are alike, the first is the best
+    assert other.reruns == {}
+
+
+def test_health_compares_the_best_trials_with_seeds(compared, store):
+    added(store, rerun_study(compared, ["sgd"]), "sgd", [0.1, 0.3, 0.5])
+    found = lf.Comparison(compared.study, store)
+    (check,) = (each for each in found.health() if each.question == "trials against seeds")
+    top = np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1)
+    assert (check.optimizer, check.value) == ("sgd", pytest.approx(top / np.std([0.1, 0.3, 0.5], ddof=1)))
+    assert not check.healthy
+
+
+# In words
+
+
+def test_reruns_in_words(compared, store):
+    again = rerun_study(compared, seeds=3)
+    added(store, again, "sgd", [0.12, 0.14, 0.16], other=0.3)
+    added(store, again, "adam", [0.25, None, 0.15], other=0.4)
+    found = lf.Comparison(compared.study, store)
+    assert rerun_sentences(found) == [
+        "sgd's best trial with 3 seeds: valid_error 14.00% (12.00% … 16.00%), test_error 30.00% (30.00% … 30.00%).",
+        "adam's best trial with 3 seeds, 1 of them infeasible: valid_error 20.00% (15.00% … 25.00%), "
+        "test_error 40.00% (40.00% … 40.00%).",
+    ]
+    assert rerun_sentences(compared) == []
+    assert rerun_sentences(found, "trial 2")[0].startswith("sgd's trial 2 with 3 seeds")
+
+
+def test_reruns_that_all_diverge_say_so(compared, store):
+    added(store, rerun_study(compared, ["sgd"]), "sgd", [None, None])
+    (said,) = rerun_sentences(lf.Comparison(compared.study, store))
+    assert said == "sgd's best trial with 2 seeds, 2 of them infeasible: nothing feasible."
+
+
+def test_the_report_shows_reruns_beside_the_outcomes(compared, store, tmp_path):
+    added(store, rerun_study(compared, ["sgd"]), "sgd", [0.12, 0.14, 0.16], other=0.3)
+    found = lf.Comparison(compared.study, store)
+    (said,) = rerun_sentences(found)
+    assert said in found.write_report(tmp_path / "report.html").read_text("utf-8").replace("&#39;", "'")
+
+
+# The commands
+
+FILE = """
+workload = "quadratic"
+steps = 40
+eval_interval = 20
+trials = 2
+pool = 3
+
+[optimizers.sgd]
+learning_rate = { log = [1e-2, 1e0] }
+
+[optimizers.momentum]
+learning_rate = { log = [1e-2, 1e0] }
+one_minus_momentum = { log = [1e-1, 1e0] }
+"""
+
+
+@pytest.fixture
+def cli(monkeypatch, command, tmp_path, made):
+    """A study whose pools are there: sgd's second trial is infeasible, and its last is the best."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(FILE)
+    Path("levelfield-out/mine").mkdir(parents=True)
+    losses = {"sgd": [3.0, math.nan, 2.0, 1.0], "momentum": [1.4, 1.6, 1.7]}
+    pools = {name: [{"train_loss": [9.0, loss]} for loss in each] for name, each in losses.items()}
+    made(lf.load_study("mine.toml"), pools, {"sgd": [1]}, store="levelfield-out/mine/trials.db")
+    return command
+
+
+def stored(index: int, count: int, name: str = "sgd") -> list[float]:
+    """The losses of so many seeds of a trial, as the store has them."""
+    study = lf.load_study("mine.toml")
+    with lf.Store.open("levelfield-out/mine/trials.db") as store:
+        again = rerun_study(lf.Comparison(study, store), [name], count, index)
+        return [trial.curve.final("train_loss") for trial in store.trials(again.identity(name))]
+
+
+def test_rerun_by_command(cli):
+    code, out, err = cli("rerun", "mine.toml", "--best", "--seeds", "3")
+    assert code == 0, err
+    losses = stored(3, 3)
+    assert len(losses) == len(set(losses)) == 3
+    mean, low, high = (f"{each:.4g}" for each in (np.mean(losses), min(losses), max(losses)))
+    assert f"sgd's best trial with 3 seeds: train_loss {mean} ({low} … {high})." in out.splitlines()
+    assert "momentum's best trial with 3 seeds" in out
+    code, out, err = cli("rerun", "mine.toml", "--seeds", "3", "--json")
+    assert code == 0
+    assert "nothing to run" in err
+    found = json.loads(out)
+    assert list(found) == ["sgd", "momentum"]
+    assert (found["sgd"]["seeds"], found["sgd"]["feasible"]) == (3, 3)
+    expected = {"mean": np.mean(losses), "min": min(losses), "max": max(losses)}
+    assert found["sgd"]["train_loss"] == pytest.approx(expected)
+    code, out, _ = cli("report", "mine.toml")
+    assert "The best trials again, with fresh seeds:" in out
+    assert f"train_loss {mean} ({low} … {high})" in out
+
+
+def test_rerun_of_another_trial_by_command(cli):
+    code, out, err = cli("rerun", "mine.toml", "--optimizers", "sgd", "--trial", "2", "--seeds", "2")
+    assert code == 0, err
+    assert out.startswith("sgd's trial 2 with 2 seeds: train_loss ")
+    assert len(stored(2, 2)) == 2
+    assert stored(3, 2) == []
+
+
+def test_plan_by_command(cli):
+    code, out, _ = cli("plan", "mine.toml")
+    assert code == 0
+    best = {
+        name: [lf.best_of(losses, k).mean for k in (1, 2, 3)]
+        for name, losses in {"sgd": [3.0, 2.0, 1.0], "momentum": [1.4, 1.6, 1.7]}.items()
+    }
+    ahead = ["sgd" if ours < theirs else "momentum" for ours, theirs in zip(*best.values(), strict=True)]
+    assert ahead == ["momentum", "momentum", "sgd"]
+    assert out.splitlines() == [
+        "With 2 trials or fewer, tune momentum;",
+        "from 3 on, sgd (up to 3, the size of the pools).",
+    ]
+    code, out, _ = cli("plan", "mine.toml", "--gpu-hours", "0.01", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["gpu_hours"] == 0.01
+    assert [each["optimizer"] for each in found["within_budget"]] == ["sgd", "momentum"]
+    assert [each["trials"] for each in found["within_budget"]] == [3, 3]
+    code, out, _ = cli("plan", "mine.toml", "--gpu-hours", "0.0001")
+    assert code == 0
+    assert "sgd: not one trial" in out
+    assert json.loads(cli("plan", "mine.toml", "--gpu-hours", "0.0001", "--json")[1])["within_budget"][0] == {
+        "optimizer": "sgd",
+        "trials": 0,
+        "expected": None,
+        "hours": pytest.approx(0.5 * 4 / 3 / 3600),
+        "enough": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rerun", "--seeds", "0"], "--seeds 0"),
+        (["rerun", "--seeds", "few"], "--seeds"),
+        (["rerun", "--optimizers", "sgd", "--trial", "1"], "sgd's trial 1 is infeasible"),
+        (["rerun", "--trial", "9"], "sgd has no trial 9"),
+        (["rerun", "--metric", "train_los"], "did you mean 'train_loss'"),
+        (["rerun", "--seed", "5"], "sgd has no feasible trial to rerun"),
+        (["rerun", "--out", "elsewhere"], "no such store"),
+        (["plan", "--gpu-hours", "0"], "--gpu-hours 0"),
+        (["plan", "--gpu-hours", "-1"], "--gpu-hours -1"),
+        (["plan", "--gpu-hours", "nan"], "--gpu-hours nan"),
+        (["plan", "--gpu-hours", "inf"], "--gpu-hours inf"),
+        (["plan", "--gpu-hours", "all"], "--gpu-hours"),
+        (["plan", "--seed", "5"], "no feasible trial has been run yet"),
+        (["plan", "--out", "elsewhere"], "no such store"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_done_is_refused_in_one_line(cli, tmp_path, arguments, words):
+    before = set(tmp_path.rglob("*"))
+    command, *options = arguments
+    code, out, err = cli(command, "mine.toml", *options)
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert len(err.strip().splitlines()) == 1, err
+    assert set(tmp_path.rglob("*")) == before
