@@ -13,7 +13,7 @@ import pytest
 import levelfield as lf
 from levelfield.analysis.protocols import by_protocol, flips, pairs
 from levelfield.errors import UsageError
-from levelfield.ladder import RUNGS, ladder
+from levelfield.protocols import RUNGS, ladder
 from levelfield.rules import _RULES, POSITIVE, Hyperparameter, register_rule
 from levelfield.study import built_in_studies
 

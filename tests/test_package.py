@@ -25,6 +25,7 @@ def test_public_names():
         "compare",
         "coverage",
         "inclusions",
+        "ladder",
         "load_study",
         "optimizer",
         "refine",

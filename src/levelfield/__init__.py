@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from levelfield.comparison import Comparison, compare
     from levelfield.data import Data
     from levelfield.errors import LevelfieldError
+    from levelfield.protocols import ladder
     from levelfield.refinement import refine
     from levelfield.rerun import rerun_study
     from levelfield.rules import Hyperparameter, optimizer, register_rule
@@ -46,6 +47,7 @@ _HOME = {
     "compare": "comparison",
     "coverage": "taxonomy.coverage",
     "inclusions": "taxonomy.order",
+    "ladder": "protocols",
     "load_study": "study",
     "optimizer": "rules",
     "refine": "refinement",
@@ -73,6 +75,7 @@ __all__ = [
     "compare",
     "coverage",
     "inclusions",
+    "ladder",
     "load_study",
     "optimizer",
     "refine",

@@ -313,7 +313,7 @@ def ladder(
     """Tune more and more: the learning rate alone, then its schedule, momentum, ε, everything; who leads at each."""
     from levelfield.analysis.protocols import by_protocol, pairs
     from levelfield.comparison import Comparison
-    from levelfield.ladder import ladder as rungs
+    from levelfield.protocols import ladder as rungs
 
     rising = rungs(study)
     failure = _run(rising, slots, executor, _store(study, store, out))

@@ -248,7 +248,8 @@ def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Va
 def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
     """Outwards to half-decades, to whole numbers, or to two digits of the old range's width."""
     if log:
-        return _half_decade(low, up=False), _half_decade(high, up=True)
+        # A little beyond a round number is that number.
+        return _half_decade(low + 0.05, up=False), _half_decade(high - 0.05, up=True)
     if isinstance(old, Integer):
         return math.floor(low), math.ceil(high)
     first, last = (float(end) for end in old.ends)
