@@ -111,6 +111,14 @@ def test_a_proposal_reaches_beyond_the_border_and_holds_the_good_trials(centre):
         assert 1e-4 <= low < it.good[0]
 
 
+def test_an_end_that_stays_is_not_rounded():
+    """The good trials may lie up to it."""
+    low, high = 9.5e-3, 10**-1.5
+    table = {"rule": "sgd", "learning_rate": {"log": [low, high]}}
+    assert found(table, valley(-4))["learning_rate"].proposal.high == high
+    assert found(table, valley(0))["learning_rate"].proposal.low == low
+
+
 @pytest.mark.parametrize("centre", np.linspace(-5.6, 1.6, 12))
 def test_what_is_too_wide_is_narrowed_to_where_the_optimum_is(centre):
     it = found({"rule": "sgd", "learning_rate": {"log": [1e-9, 1e5]}}, valley(centre), pool=30)["learning_rate"]

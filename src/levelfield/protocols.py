@@ -6,16 +6,16 @@ who do not tune them. The paper's Figures 3 and 4 are such ladders: the ranking 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from levelfield.errors import UsageError
 from levelfield.rules import Hyperparameter
-from levelfield.space import Axis, Log
+from levelfield.space import Axis
 from levelfield.study import SCHEDULES, Optimizer, Study
 
 _MOMENTUM_LIKE = ("momentum", "beta1", "rho", "beta2", "b1", "b2", "decay")
 _EPSILON_LIKE = ("epsilon", "eps", "eps_root")
+_STEPS = (1e-5, 1e-1)  # learning rates of an adaptive rule: with a small ε, that is how far a step goes
 RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")
 
 
@@ -50,9 +50,9 @@ def _at(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:
             if scheduled:
                 schedule[one.key] = one.dimension.spec()
         elif one.name not in fixed:
-            # A ratio to something that is fixed would move with it: the learning rate itself takes its place.
+            # A ratio to ε says nothing once ε is small: the rate itself takes its place.
             whole = one.divisor in fixed
-            table[one.name if whole else one.key] = _product(one, optimizer) if whole else one.dimension.spec()
+            table[one.name if whole else one.key] = {"log": list(_STEPS)} if whole else one.dimension.spec()
         else:
             value = _usual(one, study.domain(optimizer.name, one.name))
             if value is not None:
@@ -74,13 +74,3 @@ def _usual(one: Axis, about: Hyperparameter) -> Any:
     if not about.required:
         return about.default
     raise UsageError(f"nobody has said what {one.name} usually is: fix it in the study, or give the rule a usual value")
-
-
-def _product(one: Axis, optimizer: Optimizer) -> Any:
-    """The range of a hyperparameter that is searched as a ratio: from the least to the most it may be."""
-    divisor = next(other for other in optimizer.space if other.name == one.divisor)
-    ends = [float(end) for end in divisor.extremes]
-    low, high = (math.sqrt(end) if one.root else end for end in (min(ends), max(ends)))
-    ratios = [float(end) for end in one.dimension.ends]
-    found = min(ratios) * low, max(ratios) * high
-    return {"log": list(found)} if isinstance(one.dimension, Log) or low > 0 else {"uniform": list(found)}

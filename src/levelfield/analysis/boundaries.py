@@ -232,7 +232,11 @@ def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Va
     new_high = last + step if place is Place.UPPER else min(last, high + margin)
     found = _rounded(old, new_low, new_high, log)
     lowest, highest = _limits(axis, about)
-    # An end that is not to be widened is not rounded outwards, either.
+    # An end that stays is not rounded: inwards, that could cut off good trials; outwards, it would be widened.
+    found = (
+        float(old.ends[0]) if new_low == first else found[0],
+        float(old.ends[-1]) if new_high == last else found[1],
+    )
     lowest = lowest if place is Place.LOWER else max(lowest, float(old.ends[0]))
     highest = highest if place is Place.UPPER else min(highest, float(old.ends[-1]))
     ends = max(found[0], lowest), min(found[1], highest)
