@@ -7,7 +7,7 @@ demo: .venv/installed          ## set up and run the main job
 	$(BIN)/levelfield compare
 
 test: .venv/installed-dev lint ## set up and run the tests
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
 test-slow: .venv/installed-dev
 	$(BIN)/python -m pytest -m slow
