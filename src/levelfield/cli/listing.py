@@ -1,0 +1,117 @@
+"""What comes with levelfield: the taxonomy, data sets, studies, workloads."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from levelfield.cli.common import (
+    Json,
+    app,
+    data,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+@app.command()
+def taxonomy(as_json: Json = False) -> None:
+    """Draw the inclusions between update rules, and verify each numerically."""
+    from levelfield.taxonomy.verify import verify_all
+
+    found = verify_all()
+    if as_json:
+        print_json([each.as_dict() for each in found])
+    else:
+        from levelfield.terminal import print_taxonomy
+
+        print_taxonomy(found)
+    if not all(each.holds for each in found):
+        raise typer.Exit(1)
+
+
+@data.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, as 'levelfield data list' names them.")],
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="A folder with the publisher's files.")
+    ] = None,
+) -> None:
+    """Fetch a data set, or read it from a folder, into the cache."""
+    from levelfield import datasets
+
+    typer.echo(datasets.get(name, source, say=lambda line: typer.echo(line, err=True)))
+
+
+@data.command("list")
+def data_list(as_json: Json = False) -> None:
+    """List the data sets, and which are on this machine."""
+    from levelfield import datasets
+
+    rows = [
+        {"dataset": name, "here": datasets.about(name) is not None, "summary": datasets.summary(name)}
+        for name in datasets.names()
+    ]
+    if as_json:
+        return print_json(rows)
+    for row in rows:
+        typer.echo(f"{row['dataset']:<14} {'here' if row['here'] else '–':<5} {row['summary']}")
+
+
+@app.command()
+def studies(as_json: Json = False) -> None:
+    """List the built-in studies with their cost."""
+    from levelfield.runner import cost
+    from levelfield.study import built_in_studies, load_study
+
+    rows = []
+    for name in built_in_studies():
+        study = load_study(name)
+        rows.append(
+            {
+                "study": name,
+                "workload": study.workload,
+                "optimizers": list(study.optimizers),
+                "trials": study.trials,
+                "pool": study.pool,
+                "steps": study.steps,
+                "trial_steps": cost(study)["trial_steps"],
+                "description": study.description,
+            }
+        )
+    if as_json:
+        return print_json(rows)
+    for row in rows:
+        typer.echo(f"{row['study']}: {row['description']}")
+        typer.echo(
+            f"    {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, "
+            f"{row['steps']:,} steps: {row['trial_steps']:,} trial-steps"
+        )
+
+
+@app.command()
+def workloads(as_json: Json = False) -> None:
+    """List the workloads."""
+    from levelfield.workloads import get_workload, workload_names
+
+    found = [get_workload(name) for name in workload_names()]
+    if as_json:
+        return print_json(
+            [
+                {
+                    "workload": each.name,
+                    "summary": each.summary,
+                    "batch_size": each.batch_size,
+                    "select": each.select,
+                    "metrics": dict(each.metrics),
+                    "dataset": each.dataset,
+                }
+                for each in found
+            ]
+        )
+    for each in found:
+        typer.echo(f"{each.name}: {each.summary}")
+        needs = f", needs the data set {each.dataset}" if each.dataset else ""
+        typer.echo(f"    batch {each.batch_size}, selected by {each.select}{needs}")
