@@ -678,3 +678,9 @@ def test_a_correction_is_kept_beside_its_axis_and_defines_no_trial():
 def test_a_correction_of_nothing_is_refused(corrected):
     with pytest.raises(lf.LevelfieldError, match=r"learning_rat|epsilon|no table"):
         with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected=corrected)
+
+
+@pytest.mark.parametrize("name", ["constructor", "toString", "__proto__", "@metric"])
+def test_names_that_the_charts_cannot_show_are_refused(name):
+    with pytest.raises(StudyError, match="charts keep this name"):
+        lf.Study(workload="quadratic", steps=10, trials=1, optimizers={name: {"rule": "sgd", "learning_rate": 0.1}})

@@ -27,6 +27,18 @@ SCHEDULES: dict[str, dict[str, Hyperparameter]] = {
     "step": {"decay_every": POSITIVE, "decay_factor": FRACTION},
 }
 
+# What every object has in JavaScript: the page's charts look optimizers up by name.
+_RESERVED = {
+    "__proto__",
+    "constructor",
+    "hasOwnProperty",
+    "isPrototypeOf",
+    "propertyIsEnumerable",
+    "toLocaleString",
+    "toString",
+    "valueOf",
+}
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -132,6 +144,8 @@ class Study(BaseModel):
         if not self.optimizers:
             raise StudyError("optimizers is empty: a study needs at least one [optimizers.name] table")
         for name, table in self.optimizers.items():
+            if name.startswith("@") or name in _RESERVED:
+                raise StudyError(f"optimizers.{name}: charts keep this name for themselves; choose another")
             try:
                 self.optimizers[name] = _optimizer(name, table, self.schedule, workload)
                 self._check_grid(self.optimizers[name])
