@@ -46,10 +46,11 @@ def test_the_sure_one_with_few_trials_and_the_lucky_one_with_many():
     first, last = plan(outcomes_of(**pools)).stretches
     assert (first.optimizer, first.first, first.last) == ("sure", 1, 13)
     assert (last.optimizer, last.first, last.last) == ("lucky", 14, 20)
+    assert 0.9**13 < 0.95 > 1 - 0.9**20  # how often the one is better at its last, and the other
     found = plan(outcomes_of(**pools))
     assert found.sentences() == [
-        "With 13 trials or fewer, tune sure;",
-        "from 14 on, lucky (up to 20, the size of the pools).",
+        "With 13 trials or fewer, tune sure (not told apart from lucky);",
+        "from 14 on, lucky (not told apart from sure) (up to 20, the size of the pools).",
     ]
 
 
@@ -211,5 +212,5 @@ def test_a_comparison_plans_from_its_trials(made):
     assert b.expected == pytest.approx(lf.best_of(LUCKY, 3).mean, rel=1e-6)
     content = found.as_dict()
     assert json.loads(json.dumps(content)) == content
-    assert content["by_trials"] == [{"optimizer": "a", "first": 1, "last": 10}]
+    assert content["by_trials"] == [{"optimizer": "a", "first": 1, "last": 10, "rivals": ["b"]}]
     assert [each["optimizer"] for each in content["within_budget"]] == ["a", "b"]

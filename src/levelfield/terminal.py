@@ -33,12 +33,17 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for heading, said in (
         ("Seeded by inclusions, extra trials that take no part in the statistics:", seeded_sentences(comparison)),
         ("The best trials again, with fresh seeds:", rerun_sentences(comparison)),
-        ("The searches ('levelfield refine' proposes better ranges):", search_sentences(comparison)),
+        (_searches(comparison), search_sentences(comparison)),
     ):
         if said:
             console.print(f"\n{heading}", highlight=False, markup=False)
         for sentence in said:
             console.print(f"  {sentence}", highlight=False, markup=False)
+
+
+def _searches(comparison: Comparison) -> str:
+    better = any(not each.settled for each in comparison.boundaries())
+    return "The searches ('levelfield refine' proposes better ranges):" if better else "The searches:"
 
 
 def print_ladder(columns: Columns, metric: str, console: Console | None = None) -> None:

@@ -112,8 +112,10 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
         said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
     settled = comparison.settles()
-    if settled and settled > 1:
+    if settled and 1 < settled <= k:
         said.append(f"The ranking is the same from {settled} trials on.")
+    elif settled and settled > k:
+        said.append(f"The ranking has not settled: it still changes up to {settled} trials.")
     if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
     return said

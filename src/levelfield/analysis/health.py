@@ -139,7 +139,7 @@ def _of_curves(outcome: Outcome) -> Iterator[Check]:
         "best step",
         early,
         _EARLY,
-        early > _EARLY,
+        early > _EARLY or bool(curve[-1] <= curve.min()),
         f"the best trial is at its best after {early:.0%} of its steps",
         "fewer steps would do, or it overfits: lower rates or regularise",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import expected_best, several_ks
 from levelfield.trial import Direction
-from levelfield.words import show_metric
+from levelfield.words import CLEAR, listed, show_metric
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,12 @@ class Stretch:
     optimizer: str
     first: int
     last: int
+    rivals: list[str] = field(default_factory=list, compare=False)  # which it does not clearly beat, at its last
+
+    @property
+    def named(self) -> str:
+        others = f" (not told apart from {listed(self.rivals)})" if self.rivals else ""
+        return f"{self.optimizer}{others}"
 
 
 @dataclass(frozen=True)
@@ -54,16 +60,19 @@ class Plan:
         said = []
         if len(self.stretches) == 1:
             only = self.stretches[0]
-            said.append(f"Tune {only.optimizer}, with however many trials from {only.first} to {only.last}.")
+            said.append(f"Tune {only.named}, with however many trials from {only.first} to {only.last}.")
         for i, each in enumerate(self.stretches if len(self.stretches) > 1 else []):
             if i == 0:
-                said.append(f"With {each.last} trial{'s' if each.last > 1 else ''} or fewer, tune {each.optimizer};")
+                said.append(f"With {each.last} trial{'s' if each.last > 1 else ''} or fewer, tune {each.named};")
             else:
-                said.append(f"from {each.first} on, {each.optimizer};")
+                said.append(f"from {each.first} on, {each.named};")
         if said and said[-1].endswith(";"):
             said[-1] = said[-1][:-1] + f" (up to {self.stretches[-1].last}, the size of the pools)."
         if self.gpu_hours is not None:
-            said += [f"With {self.gpu_hours:g} hours of this device:", *map(self._shown, self.choices)]
+            said += [
+                f"With {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} of this device:",
+                *map(self._shown, self.choices),
+            ]
         return said
 
     def _shown(self, choice: Choice) -> str:
@@ -99,7 +108,17 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
         name = names[int(np.argmin(column))]
         first = found.pop().first if found and found[-1].optimizer == name else k
         found.append(Stretch(name, first, k))
-    return found
+    return [
+        replace(
+            each,
+            rivals=[
+                other
+                for other in names
+                if other != each.optimizer and outcomes[each.optimizer].beats(outcomes[other], each.last) < CLEAR
+            ],
+        )
+        for each in found
+    ]
 
 
 def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:

@@ -68,7 +68,7 @@ class Pair:
 
     ours: str
     theirs: str
-    leaders: dict[str, str]  # protocol → who is expected to do better; those that tie are left out
+    leaders: dict[str, str]  # protocol → who is the better one more often; those that tie are left out
     beats: dict[str, float]  # protocol → P(ours is strictly better)
 
     @property
@@ -90,9 +90,8 @@ def pairs(columns: Columns) -> list[Pair]:
         both = {label: (column[a], column[b]) for label, column in columns.items() if a in column and b in column}
         leaders, beats = {}, {}
         for label, (ours, theirs) in both.items():
-            mine, other = _expected(ours), _expected(theirs)
-            if mine == mine and other == other and mine != other:
-                leaders[label] = a if mine < other else b
+            if (lead := _lead(ours, theirs)) and not math.isnan(lead):
+                leaders[label] = a if lead > 0 else b
             if ours.k == theirs.k:
                 beats[label] = ours.outcome.beats(theirs.outcome, ours.k)
         if both:
@@ -115,6 +114,13 @@ def flips(columns: Columns) -> list[Flip]:
                 )
                 found.append(Flip(leader, trailer, before, after, *chances))
     return found
+
+
+def _lead(ours: Entry, theirs: Entry) -> float:
+    """Above 0 if ours is the better one more often than theirs; with unlike numbers of trials, on average."""
+    if ours.k != theirs.k:
+        return _expected(theirs) - _expected(ours)
+    return ours.outcome.beats(theirs.outcome, ours.k) - theirs.outcome.beats(ours.outcome, ours.k)
 
 
 def _expected(entry: Entry) -> float:

@@ -267,6 +267,8 @@ def _report(
 
     with open_store(study, store, out) as opened:
         comparison = Comparison(study, opened)
+    if not any(comparison.trials.values()):  # rather than an empty page over a full one
+        raise UsageError(f"{study.name}: no trial of this study, as given, is stored; 'levelfield run' trains them")
     path = comparison.write_report(folder(study, out) / "report.html", beside)
     if as_json:
         print_json(

@@ -24,6 +24,7 @@ VERDICTS = {  # verdict → colour and dashes
     "unknown": ("#bbbbbb", [2, 3]),
 }
 _METRIC, _TICKS, _FORMAT, _TOP = "@metric", "@ticks", "@format", "@top"
+_WRITTEN = 10  # optimizers whose chances against each other fit into a table of cells
 _ROWS = alt.NamedData(name="rows")
 
 Names = Mapping[str, str]  # optimizers in order, each with its colour
@@ -128,9 +129,11 @@ def beats(names: Names) -> Any:
         y=alt.Y("ours:N", sort=list(names), title=None),
         tooltip=["ours:N", "theirs:N", alt.Tooltip("chance:Q", format=".1%")],
     )
-    scale = alt.Scale(domain=[0, 0.5, 1], range=["#D55E00", "#f5f5f5", "#0072B2"])
-    cells = base.mark_rect().encode(color=alt.Color("chance:Q", scale=scale, legend=None))
-    dark = "abs(datum.chance - 0.5) > 0.35"
+    scale = alt.Scale(domain=[-1, 0, 1], range=["#D55E00", "#f5f5f5", "#0072B2"])
+    cells = base.mark_rect().encode(color=alt.Color("lead:Q", scale=scale, legend=None))
+    if len(names) > _WRITTEN:
+        return cells.properties(width=320, height=40 + 20 * len(names))
+    dark = "abs(datum.lead) > 0.7"
     numbers = base.mark_text(fontSize=11).encode(
         text=alt.Text("chance:Q", format=".0%"), color=alt.condition(dark, alt.value("white"), alt.value("black"))
     )
@@ -281,7 +284,7 @@ def protocols(rules: Sequence[str], labels: Sequence[str]) -> Any:
         color=alt.Color("rule:N", scale=colours(shades(dict.fromkeys(rules))), legend=legend),
     )
     y = _metric(alt.Y, "mean")
-    lines = base.mark_line(opacity=0.6).encode(y=y)
+    lines = base.mark_line(opacity=0.6).encode(y=y, xOffset="rule:N")
     marks = base.encode(tooltip=["optimizer:N", "protocol:N", "k:Q", *numbers])
     bars = marks.mark_rule(strokeWidth=2.5).encode(y=_metric(alt.Y, "low"), y2="high:Q", xOffset="rule:N")
     points = marks.mark_point(filled=True, size=80, opacity=1).encode(y=y, xOffset="rule:N")

@@ -162,10 +162,11 @@ def _pairs(comparison: Comparison, names: charts.Names) -> Figure | None:
     if len(names) < 2:
         return None
     won = [
-        {"ours": ours, "theirs": theirs, "chance": comparison.beats(ours, theirs)}
+        {"ours": ours, "theirs": theirs, "chance": chance, "lead": chance - comparison.beats(theirs, ours)}
         for ours in names
         for theirs in names
         if ours != theirs
+        for chance in [comparison.beats(ours, theirs)]
     ]
     ranks = comparison.rank_probabilities()
     places = [
@@ -175,7 +176,7 @@ def _pairs(comparison: Comparison, names: charts.Names) -> Figure | None:
     ]
     panels = [Panel(charts.beats(names), won, key="beats"), Panel(charts.ranks(names), places, key="ranks")]
     caption = (
-        "Left: how often the optimizer of the row is strictly better than that of the column. "
+        "Left: how often the optimizer of the row is strictly better than that of the column; pale: neither leads. "
         "Right: how often each comes first, second, …; those that tie share the better place."
     )
     return Figure("pairs", "Who beats whom", caption, panels)

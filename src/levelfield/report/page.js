@@ -95,8 +95,11 @@ const ROWS = {
     shown.flatMap(each => data.ks.map(k =>
       ({ optimizer: each.name, k, cost: finite(each.cost(k)), ...columns(each.best(k, asked.select)) }))),
   beats: ({ asked, shown }) =>
-    shown.flatMap(ours => shown.filter(theirs => theirs !== ours).map(theirs =>
-      ({ ours: ours.name, theirs: theirs.name, chance: probabilityBetter(ours.order, theirs.order, asked.k) }))),
+    shown.flatMap(ours => shown.filter(theirs => theirs !== ours).map(theirs => {
+      const chance = probabilityBetter(ours.order, theirs.order, asked.k);
+      const lead = chance - probabilityBetter(theirs.order, ours.order, asked.k);
+      return { ours: ours.name, theirs: theirs.name, chance, lead };
+    })),
   ranks: ({ asked, shown }) => {
     const found = rankProbabilities(shown.map(each => each.order), asked.k);
     return shown.flatMap((each, i) =>
@@ -249,13 +252,16 @@ function fillRanking({ data, asked, optimizers, shown }) {
   const key = each => (Number.isNaN(means.get(each)) ? Infinity : sign * means.get(each));  // no number: last
   const order = [...shown].sort((a, b) => key(a) - key(b) || 0);
   const places = order.map((each, i) => `${i + 1}. ${each.name} ${showMetric(asked.select, means.get(each))}`);
-  one("#ranking").textContent = `Best of ${asked.k} by ${asked.select}: ${places.join("   ") || "no trials"}`;
+  const more = places.length > 8 ? `   … and ${places.splice(8).length} more` : "";
+  one("#ranking").textContent = `Best of ${asked.k} by ${asked.select}: ${(places.join("   ") || "no trials") + more}`;
   const narrowed = Object.keys(asked.ranges).filter(number => Object.keys(asked.ranges[number]).length);
   one("#narrowed").textContent = narrowed.map(number => {
     const each = optimizers[number];
     const ranges = Object.entries(asked.ranges[number]).map(([axis, range]) => `${each.axes[axis].title} in `
       + (range instanceof Set ? `{${[...range].join(", ")}}` : range.map(end => general(end, 3)).join(" … ")));
-    return `What if ${each.name} had been searched with ${ranges.join(", ")}: ${each.pool.length} of its trials are left.`;
+    const left = each.pool.length, few = left < asked.k ? `, fewer than K = ${asked.k}: a rough estimate` : "";
+    return `What if ${each.name} had been searched with ${ranges.join(", ")}: `
+      + (left ? `${left} of its trials are left${few}.` : "no feasible trial lies there.");
   }).join(" ");
   one("#reset").hidden = !narrowed.length && asked.k === data.k && asked.select === data.select && asked.report === data.report;
 }

@@ -216,7 +216,7 @@ def _cost(comparison: Comparison) -> list[dict[str, Any]]:
                 "tried": outcome.tried,
                 "infeasible": outcome.tried - len(outcome.pool),
                 "steps": outcome.spent,
-                "hours": f"{seconds / 3600:.2g} h" if seconds >= 360 else f"{seconds:.0f} s",
+                "hours": f"{seconds / 3600:.2g} h" if seconds >= 360 else f"{seconds:.2g} s",
             }
         )
     return found
