@@ -16,7 +16,7 @@ import jinja2
 from levelfield.analysis.boundaries import Place
 from levelfield.analysis.protocols import by_protocol, flips
 from levelfield.errors import UsageError
-from levelfield.report.charts import metric_format, shades
+from levelfield.report.charts import shades
 from levelfield.report.data import axis_title, kind, page_data, script_json
 from levelfield.report.figures import Figure, figures, reported_metric
 from levelfield.report.tables import latex_tables, space_rows
@@ -157,7 +157,6 @@ def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: s
         version=version,
         vega=_vega(),
         script="\n".join((folder / name).read_text("utf-8") for name in ("statistics.js", "page.js")),
-        metric_format=metric_format,
     )
 
 
