@@ -600,6 +600,41 @@ def test_lstm_is_an_lstm() -> None:
     np.testing.assert_allclose(found, np.stack(expected, axis=1), rtol=1e-4, atol=1e-5)
 
 
+def test_lstm_s_gradient_is_that_of_its_equations() -> None:
+    """By everything that goes in, from everything that comes out; the equations step by step, derived by JAX."""
+    batch, time, units = 3, 7, 4
+    keys = iter(jax.random.split(jax.random.key(0), 7))
+
+    def normal(*shape: int) -> jax.Array:
+        return jax.random.normal(next(keys), shape)
+
+    weights, projected = normal(units, 4 * units), normal(batch, time, 4 * units)
+    h, c = normal(batch, units), normal(batch, units)
+    by_outputs, by_h, by_c = normal(batch, time, units), normal(batch, units), normal(batch, units)
+
+    def weighed(outputs: Any, h: Any, c: Any) -> Any:
+        return jnp.sum(outputs * by_outputs) + jnp.sum(h * by_h) + jnp.sum(c * by_c)
+
+    def plain(weights: Any, h: Any, c: Any, projected: Any) -> Any:
+        outputs = []
+        for t in range(time):
+            i, f, g, o = jnp.split(projected[:, t] + h @ weights, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            outputs.append(h)
+        return weighed(jnp.stack(outputs, 1), h, c)
+
+    def ours(weights: Any, h: Any, c: Any, projected: Any) -> Any:
+        variables = {"params": {"recurrent": weights}}
+        (h, c), outputs = layers.LSTM(units).apply(variables, (h, c), projected, method="resume")
+        return weighed(outputs, h, c)
+
+    arguments = (weights, h, c, projected)
+    expected, found = (jax.jit(jax.grad(each, (0, 1, 2, 3)))(*arguments) for each in (plain, ours))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_cross_entropy_and_error() -> None:
     logits = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
     labels = np.array([0, 2])

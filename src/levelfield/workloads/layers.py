@@ -156,16 +156,58 @@ class LSTM(nn.Module):
 
     def resume(self, carry: Any, projected: jax.Array) -> tuple[Any, jax.Array]:
         """From the state (h, c) that earlier inputs left: the state after these, and the outputs."""
-
-        def cell(carry: Any, x: jax.Array) -> tuple[Any, jax.Array]:
-            h, c = carry
-            i, f, g, o = jnp.split(x + h @ self.recurrent, 4, axis=-1)
-            c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
-            h = nn.sigmoid(o) * jnp.tanh(c)
-            return (h, c), h
-
-        last, outputs = jax.lax.scan(cell, carry, projected.swapaxes(0, 1))
+        last, outputs = _recurrence(self.recurrent, carry, projected.swapaxes(0, 1))
         return last, outputs.swapaxes(0, 1)
+
+
+@jax.custom_vjp
+def _recurrence(weights: jax.Array, start: Any, projected: jax.Array) -> tuple[Any, jax.Array]:
+    """The state (h, c) after all of (time, batch, gates), and h after each.
+
+    The gradient is written out for the sake of the weights' share in it: one product over the whole time, where the
+    derivative of a scan would add a matrix up in every step.
+    """
+    return _forth(weights, start, projected)[0]
+
+
+def _forth(weights: jax.Array, start: Any, projected: jax.Array) -> tuple[Any, Any]:
+    def cell(carry: Any, x: jax.Array) -> tuple[Any, Any]:
+        h, c = carry
+        i, f, g, o = jnp.split(x + h @ weights, 4, axis=-1)
+        i, f, g, o = nn.sigmoid(i), nn.sigmoid(f), jnp.tanh(g), nn.sigmoid(o)
+        new = f * c + i * g
+        h = o * jnp.tanh(new)
+        return (h, new), (h, (c, i, f, g, o))
+
+    last, (outputs, steps) = jax.lax.scan(cell, start, projected, unroll=_at_once())
+    return (last, outputs), (weights, start[0], last[1], outputs, steps)
+
+
+def _at_once() -> int:
+    """How many steps a turn of the loop takes: on a GPU, starting a turn costs as much as a step."""
+    return 1 if jax.default_backend() == "cpu" else 5
+
+
+def _back(kept: Any, by: Any) -> tuple[jax.Array, Any, jax.Array]:
+    """From the loss's derivatives (d…) by what came out, those by what went in."""
+    weights, h, c, outputs, steps = kept
+    (dh, dc), doutputs = by
+
+    def cell(carry: Any, x: Any) -> tuple[Any, jax.Array]:
+        dh, dc, c = carry
+        doutput, (before, i, f, g, o) = x
+        dh, squashed = dh + doutput, jnp.tanh(c)
+        dc = dc + dh * o * (1 - squashed**2)
+        di, df, dg, do = dc * g, dc * before, dc * i, dh * squashed
+        dgates = jnp.concatenate([di * i * (1 - i), df * f * (1 - f), dg * (1 - g**2), do * o * (1 - o)], -1)
+        return (dgates @ weights.T, dc * f, before), dgates
+
+    (dh, dc, _), dgates = jax.lax.scan(cell, (dh, dc, c), (doutputs, steps), reverse=True, unroll=_at_once())
+    before = jnp.concatenate([h[None], outputs[:-1]])
+    return jnp.einsum("tbh,tbg->hg", before, dgates), (dh, dc), dgates
+
+
+_recurrence.defvjp(_forth, _back)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: Any = None) -> jax.Array:
