@@ -420,6 +420,18 @@ def test_ranges_that_can_stay_write_nothing(cli, made, tmp_path):
     assert [path.name for path in tmp_path.glob("*.toml")] == ["mine.toml"]
 
 
+def test_a_round_whose_search_is_exhausted_leaves_its_study(cli, made):
+    """Rates that all diverge, proposed by trials that nobody trained: the file is what there is to correct."""
+    Path("high.toml").write_text(FILE.replace("[1e-5, 1e-3]", "[1e1, 1e3]"))
+    study = lf.load_study("high.toml")
+    rates = [Search(study, "sgd").point(index).hyperparameters["learning_rate"] for index in range(10)]
+    made(study, {"sgd": [{"train_loss": [9.0, 9 - math.log10(rate)]} for rate in rates]}, store="high.db")
+    code, out, err = cli("refine", "high.toml", "--rounds", "2", "--store", "high.db")
+    assert (code, "wrote high_refined.toml" in out) == (1, True), err
+    assert "sgd: 0 of 20 trials are feasible" in err
+    assert lf.load_study("high_refined.toml").optimizer("sgd").space.spec()["learning_rate"]["log"][1] > 1e3
+
+
 def test_rounds_by_command(cli):
     """Trained in earnest: sgd on the quadratic wants a rate near 1."""
     code, out, err = cli("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "final.toml")

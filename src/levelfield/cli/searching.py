@@ -21,7 +21,7 @@ from levelfield.cli.common import (
     store_name,
     training,
 )
-from levelfield.errors import UsageError
+from levelfield.errors import SearchExhausted, UsageError
 
 if TYPE_CHECKING:
     from levelfield.analysis.outcomes import Outcome
@@ -54,16 +54,22 @@ def refine(
         raise UsageError(f"{output} exists: name another file, a study is never overwritten")
     if output and not output.parent.is_dir():
         raise UsageError(f"{output}: there is no folder {output.parent}")
+    failure = None
     if rounds is None:
         with open_store(study, store, out) as opened:
             found = [refined(Comparison(study, opened))]
     else:
         with training(study, slots, executor, store_name(study, store, out)) as (opened, chosen, listen):
             found = []
-            for each in in_rounds(study, rounds, opened, chosen, listen):
-                found.append(each)
-                if not as_json:
-                    _say_refinement(each)
+            try:
+                for each in in_rounds(study, rounds, opened, chosen, listen):
+                    found.append(each)
+                    if not as_json:
+                        _say_refinement(each)
+            except SearchExhausted as error:
+                if not found:
+                    raise
+                failure = error  # what was proposed before is written all the same
     last = found[-1].study
     path = output or Path(f"{last.name}.toml")
     if rounds is None and not as_json:
@@ -72,10 +78,13 @@ def refine(
         _write_new(path, last.to_toml())
     if as_json:
         written = str(path) if last is not study else None
-        return print_json({"rounds": [_refinement(each) for each in found], "study": last.name, "file": written})
-    if last is study:
-        return typer.echo("All ranges can stay: no new study is needed.")
-    typer.echo(f"wrote {path}; 'levelfield compare {path}' searches it")
+        print_json({"rounds": [_refinement(each) for each in found], "study": last.name, "file": written})
+    elif last is study:
+        typer.echo("All ranges can stay: no new study is needed.")
+    else:
+        typer.echo(f"wrote {path}; 'levelfield compare {path}' searches it")
+    if failure:
+        raise failure
 
 
 @app.command()
