@@ -29,8 +29,9 @@ from levelfield.training import order
 from levelfield.training.program import Job, program
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point, Status, Trial
-from levelfield.workloads import Workload, get_workload, layers
+from levelfield.workloads import Workload, convolution, get_workload, layers
 from levelfield.workloads.base import minimized
+from levelfield.workloads.convolution import conv
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
@@ -527,21 +528,53 @@ def plain_convolution(images: np.ndarray, kernel: np.ndarray, stride: int, paddi
     return result
 
 
+FEW_AND_MANY = pytest.mark.parametrize("channels", [3, 32])  # which decide about the algorithm on a CPU
+
+
+@FEW_AND_MANY
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("size", [3, 5])
-def test_conv_is_a_convolution(stride: int, padding: int, size: int) -> None:
-    images, kernel = images_and_kernel(size)
+def test_conv_is_a_convolution(channels: int, stride: int, padding: int, size: int) -> None:
+    images, kernel = images_and_kernel(size, channels, channels + 1)
     around = [(padding, padding), (padding, padding)]
-    convolve = jax.jit(lambda *arrays: layers.conv(*arrays, (stride, stride), around, dimension_numbers=NHWC))
-    found = convolve(images, kernel)
-    np.testing.assert_allclose(found, plain_convolution(images, kernel, stride, padding), rtol=1e-4, atol=1e-4)
+    convolve = jax.jit(lambda *arrays: conv(*arrays, (stride, stride), around, dimension_numbers=NHWC))
+    expected = plain_convolution(images, kernel, stride, padding)
+    np.testing.assert_allclose(convolve(images, kernel), expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("size", [3, 5])
+def test_conv_is_as_exact_as_float32_allows(size: int) -> None:
+    """Winograd's algorithm subtracts large numbers; what it costs is a digit, as the root mean square has it."""
+    images, kernel = images_and_kernel(size, 64, 64)
+    exact = plain_convolution(images.astype(np.float64), kernel.astype(np.float64), 1, 1)
+    found = jax.jit(lambda *arrays: conv(*arrays, (1, 1), [(1, 1), (1, 1)], dimension_numbers=NHWC))(images, kernel)
+    assert np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)) < 5e-6
+
+
+@FEW_AND_MANY
+def test_conv_of_more_images_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
+    """A few at a time; and side by side with other kernels."""
+    images, kernel = (np.stack([array, 2 * array[::-1]]) for array in images_and_kernel(5, channels, channels))
+
+    def gradients() -> Any:
+        def scalar(images: Any, kernel: Any) -> Any:
+            return jnp.sum(jnp.sin(conv(images, kernel, (1, 1), [(2, 1), (0, 2)], dimension_numbers=NHWC)))
+
+        return jax.jit(jax.vmap(jax.grad(scalar, (0, 1))))(images, kernel)
+
+    at_once = gradients()
+    monkeypatch.setattr(convolution, "_IN_CACHE", 1)
+    for some, all_of_them in zip(gradients(), at_once, strict=True):
+        np.testing.assert_allclose(some, all_of_them, rtol=1e-3, atol=1e-3)
+
+
+@FEW_AND_MANY
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [3, 5])
-def test_conv_has_the_gradient_of_a_convolution(stride: int, size: int) -> None:
-    images, kernel = images_and_kernel(size)
+def test_conv_has_the_gradient_of_a_convolution(channels: int, stride: int, size: int) -> None:
+    images, kernel = images_and_kernel(size, channels, channels + 1)
+    kernel /= channels
 
     def gradient(convolve: Any) -> Any:
         def scalar(images: Any, kernel: Any) -> Any:
@@ -550,7 +583,7 @@ def test_conv_has_the_gradient_of_a_convolution(stride: int, size: int) -> None:
 
         return jax.jit(jax.grad(scalar, (0, 1)))(images, kernel)
 
-    for ours, theirs in zip(gradient(layers.conv), gradient(jax.lax.conv_general_dilated), strict=True):
+    for ours, theirs in zip(gradient(conv), gradient(jax.lax.conv_general_dilated), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -570,7 +603,7 @@ def test_flax_s_conv_is_the_same_with_ours(options: dict[str, Any]) -> None:
     """Also where the patches do not apply."""
     images = images_and_kernel(3, channels=4)[0]
     theirs = nn.Conv(6, (3, 3), **options)
-    ours = nn.Conv(6, (3, 3), conv_general_dilated=layers.conv, **options)
+    ours = nn.Conv(6, (3, 3), conv_general_dilated=conv, **options)
     params = theirs.init(jax.random.key(0), images)
     expected = theirs.apply(params, images)
     np.testing.assert_allclose(jax.jit(ours.apply)(params, images), expected, rtol=1e-4, atol=1e-5)

@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.layers import Dropout, conv
+from levelfield.workloads.convolution import conv
+from levelfield.workloads.layers import Dropout
 
 
 class Net(nn.Module):

@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 
 from levelfield.workloads import images
-from levelfield.workloads.layers import BatchNorm, Dropout, conv, max_pool
+from levelfield.workloads.convolution import conv
+from levelfield.workloads.layers import BatchNorm, Dropout, max_pool
 
 
 class Net(nn.Module):

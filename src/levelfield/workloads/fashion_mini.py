@@ -12,7 +12,8 @@ import numpy as np
 
 from levelfield.data import Data
 from levelfield.workloads.base import CLASSIFICATION, Workload
-from levelfield.workloads.layers import classification_metrics, conv, cross_entropy
+from levelfield.workloads.convolution import conv
+from levelfield.workloads.layers import classification_metrics, cross_entropy
 
 _TRAIN, _VALID = 10_000, 2_000  # the other 2,000 images are the test set
 _TRAIN_SUBSET = 1_000

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.workloads import images
-from levelfield.workloads.layers import conv, max_pool
+from levelfield.workloads.convolution import conv
+from levelfield.workloads.layers import max_pool
 
 
 class Net(nn.Module):

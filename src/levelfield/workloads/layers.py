@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,51 +11,6 @@ import jax.numpy as jnp
 import optax
 
 from levelfield.errors import UsageError
-
-
-def conv(
-    inputs: jax.Array, kernel: jax.Array, strides: Any, padding: Any, *, precision: Any = None, **others: Any
-) -> jax.Array:
-    """A convolution for flax's ``Conv(conv_general_dilated=conv)``, lowered for the platform.
-
-    XLA on a CPU runs lax.conv inside a loop some 15 times slower than the same convolution as patches
-    times a matrix. The patches are taken for images in NHWC with explicit padding, undilated and ungrouped.
-    """
-    unusual = ("lhs_dilation", "rhs_dilation", "feature_group_count")
-    plain = all(others.get(key) in (None, 1, (1, 1)) for key in unusual) and not isinstance(padding, str)
-    if jax.default_backend() != "cpu" or not plain:
-        return jax.lax.conv_general_dilated(inputs, kernel, strides, padding, precision=precision, **others)
-    bytes_each = math.prod(kernel.shape[:3]) * inputs[0, ..., 0].size * inputs.dtype.itemsize // math.prod(strides)
-    if len(inputs) * bytes_each <= _IN_CACHE:
-        return _by_patches(inputs, kernel, strides, padding, precision)
-    # As many examples at a time as a core's cache holds the patches of, which the way back makes anew: to fetch
-    # them from memory takes longer.
-    fitting = max(1, _IN_CACHE // bytes_each)
-    some = next(n for n in range(fitting, 0, -1) if len(inputs) % n == 0)
-    convolve = jax.checkpoint(lambda some, kernel: _by_patches(some, kernel, strides, padding, precision))
-    parts = jax.lax.map(lambda part: convolve(part, kernel), inputs.reshape(-1, some, *inputs.shape[1:]))
-    return parts.reshape(len(inputs), *parts.shape[2:])
-
-
-_IN_CACHE = 2**20  # bytes
-
-
-def _by_patches(inputs: jax.Array, kernel: jax.Array, strides: Any, padding: Any, precision: Any) -> jax.Array:
-    height, width, channels, features = kernel.shape
-    padded = jnp.pad(inputs, ((0, 0), *padding, (0, 0)))
-    rows = (padded.shape[1] - height) // strides[0] + 1
-    columns = (padded.shape[2] - width) // strides[1] + 1
-
-    def shifted(i: int, j: int) -> jax.Array:
-        """What the kernel's element (i, j) meets at each place."""
-        down = slice(i, i + (rows - 1) * strides[0] + 1, strides[0])
-        right = slice(j, j + (columns - 1) * strides[1] + 1, strides[1])
-        return padded[:, down, right]
-
-    patches = jnp.concatenate([shifted(i, j) for i in range(height) for j in range(width)], axis=-1)
-    matrix = kernel.reshape(height * width * channels, features)
-    product = jnp.dot(patches.reshape(-1, matrix.shape[0]), matrix, precision=precision)
-    return product.reshape(-1, rows, columns, features)
 
 
 def max_pool(inputs: jax.Array) -> jax.Array:

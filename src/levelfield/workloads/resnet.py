@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from levelfield.workloads.layers import conv
+from levelfield.workloads.convolution import conv
 
 
 def convolution(features: int, size: int, stride: int = 1, **others: Any) -> nn.Conv:
