@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,14 @@ def _jax() -> None:
     jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache/jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture(scope="module")
+def no_gradients() -> Iterator[None]:
+    """What the audit says of limits needs gradients, and with them JAX: any number will do here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("levelfield.taxonomy.audit.gradient_scale", lambda _: 1.0)
+        yield
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from levelfield.report import figures
 from levelfield.trial import Direction
 from levelfield.words import show_hyperparameters, show_metric
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 METRICS = ["train_loss", "train_error", "valid_loss", "valid_error", "test_loss", "test_error"]
@@ -75,14 +77,6 @@ def pools_of(names: Sequence[str], tried: int = TRIED, seed: int = 0) -> dict[st
     generator = np.random.default_rng(seed)
     worse = {"momentum": 0.3, "nesterov": 0.06, "adam": 0.14}
     return {name: [curves(generator, worse.get(name, 0.0)) for _ in range(tried)] for name in names}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_gradients() -> Iterator[None]:
-    """What the audit says of limits needs gradients, and with them JAX: any number will do here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("levelfield.taxonomy.audit.gradient_scale", lambda _: 1.0)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,6 +26,8 @@ from levelfield.report.data import packed, script_json
 from levelfield.report.figures import Figure, figures
 from levelfield.report.page import render
 from levelfield.report.tables import latex, latex_tables, space_rows
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 METRICS = ["train_loss", "train_error", "valid_loss", "valid_error", "test_loss", "test_error"]
 K, POOL, EVALUATIONS, INTERVAL, TARGET = 4, 20, 6, 10, 0.3
@@ -55,14 +57,6 @@ def study_of(optimizers: Mapping[str, Any] = OPTIMIZERS, **changes: Any) -> lf.S
         "optimizers": dict(optimizers),
     }
     return lf.Study(**content | changes)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_gradients() -> Iterator[None]:
-    """What the audit says of limits needs gradients, and with them JAX: any number will do here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("levelfield.taxonomy.audit.gradient_scale", lambda _: 1.0)
-        yield
 
 
 @pytest.fixture(scope="module")
