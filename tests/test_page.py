@@ -178,19 +178,19 @@ def inputs(page: Any, study: lf.Study, optimizer: str, key: str) -> Any:
 
 
 def narrow(page: Any, study: lf.Study, ranges: Mapping[str, Mapping[str, Sequence[Any]]]) -> None:
-    """Type ranges, and tick the choices that stay."""
+    """Type ranges, and tick the choices that stay, by keyboard."""
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     for optimizer, axes in ranges.items():
         for key, kept in axes.items():
             found = inputs(page, study, optimizer, key)
             choices = next(one for one in study.optimizer(optimizer).space if one.key == key).dimension.ends
             for i in range(found.count()):
-                if found.nth(i).get_attribute("type") == "checkbox":
-                    found.nth(i).set_checked(choices[i] in kept)
-                else:
+                if found.nth(i).get_attribute("type") != "checkbox":
                     found.nth(i).fill("" if kept[i] is None else str(kept[i]))
                     found.nth(i).press("Tab")
-                page.evaluate(SETTLED)  # what moves while it is drawn anew is easily missed
+                elif found.nth(i).is_checked() != (choices[i] in kept):
+                    found.nth(i).press("Space")  # a click misses what moves while charts above it are drawn
+                page.evaluate(SETTLED)
 
 
 def seen(comparison: lf.Comparison, k: int = K, select: str | None = None, ranges: Any = None) -> lf.Comparison:
