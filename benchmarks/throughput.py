@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import torch
 from aligned import table
-from torch_trials import DEVICE, TorchTrial
+from torch_trials import DEVICE, STRETCH, TorchTrial
 
 from levelfield.rules import get_rule
 from levelfield.training.program import Job, program, use_every_core
@@ -34,7 +34,6 @@ EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_A_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
 LARGE = {"fashion_mnist_cnn": (1, 4), "cifar10_resnet32": (1, 2), "war_and_peace_lstm": (1, 256)}
-_STRETCH = 20  # steps of a large workload between two looks at the clock
 
 # ---------------------------------------------------------------------------- levelfield
 
@@ -44,7 +43,7 @@ class Slots:
 
     def __init__(self, workload: Workload, slots: int, evaluate: bool = False) -> None:
         short = workload.name in LARGE and not evaluate
-        self.slots, self._evaluate, self._interval = slots, evaluate, _STRETCH if short else workload.eval_interval
+        self.slots, self._evaluate, self._interval = slots, evaluate, STRETCH if short else workload.eval_interval
         steps = 1_000_000 * self._interval
         job = Job(workload, get_rule("adam"), "constant", steps, workload.batch_size, self._interval, tuple(ADAM))
         self._program = program(job, slots)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from levelfield.workloads import Workload
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+STRETCH = 100 if DEVICE.type == "cuda" else 20  # steps between two looks at the clock
 Loss = Callable[..., torch.Tensor]  # of a batch
 
 
@@ -156,10 +157,10 @@ class TorchTrial:
     def stretch(self) -> int:
         """Some steps; how many."""
         torch.set_num_threads(self._threads)
-        for _ in range(10):
+        for _ in range(STRETCH):
             self._adam.zero_grad()
             self._loss(*next(self._batches)).backward()
             self._adam.step()
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
-        return 10
+        return STRETCH

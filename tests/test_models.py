@@ -147,7 +147,8 @@ def test_simple_cnn(torch: Any) -> None:
     pixels = (t(bytes_of((3, 28, 28)))[:, None] / 255.0).requires_grad_()
     x = pixels
     for i in range(2):
-        x = t.pool(t.conv(x, params[f"Conv_{i}"], padding=2).relu())
+        layer = params[f"Conv_{i}"] | {"bias": params[f"bias_{i}"]}
+        x = t.pool(t.conv(x, layer, padding=2).relu())
     x = t.dense(t.dense(t.flat(x), params["Dense_0"]).relu(), params["Dense_1"])
     (x * t(weights(x.shape))).sum().backward()
     found, gradient = with_gradient(lambda x: net.apply({"params": params}, x), inputs)
