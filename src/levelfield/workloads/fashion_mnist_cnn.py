@@ -14,7 +14,7 @@ from levelfield.workloads.layers import max_pool
 class Net(nn.Module):
     """Two 5×5 convolutions with max pooling, a hidden and a linear layer: 3,274,634 parameters.
 
-    Initial weights are TensorFlow's default, which the paper's code had: Glorot's uniform ones.
+    Initial weights are the default of TensorFlow, in which the paper's code was written: Glorot's uniform ones.
     """
 
     features: tuple[int, ...] = (32, 64)
