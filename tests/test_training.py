@@ -528,15 +528,16 @@ def plain_convolution(images: np.ndarray, kernel: np.ndarray, stride: int, paddi
     return result
 
 
-FEW_AND_MANY = pytest.mark.parametrize("channels", [3, 32])  # which decide about the algorithm on a CPU
+# They decide about the algorithm on a CPU.
+FEW_AND_MANY = pytest.mark.parametrize(("channels", "features"), [(3, 4), (4, 3), (32, 33)])
 
 
 @FEW_AND_MANY
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("size", [3, 5])
-def test_conv_is_a_convolution(channels: int, stride: int, padding: int, size: int) -> None:
-    images, kernel = images_and_kernel(size, channels, channels + 1)
+def test_conv_is_a_convolution(channels: int, features: int, stride: int, padding: int, size: int) -> None:
+    images, kernel = images_and_kernel(size, channels, features)
     around = [(padding, padding), (padding, padding)]
     convolve = jax.jit(lambda *arrays: conv(*arrays, (stride, stride), around, dimension_numbers=NHWC))
     expected = plain_convolution(images, kernel, stride, padding)
@@ -553,15 +554,24 @@ def test_conv_is_as_exact_as_float32_allows(size: int) -> None:
 
 
 @FEW_AND_MANY
-def test_conv_of_more_images_than_the_cache_holds(monkeypatch: pytest.MonkeyPatch, channels: int) -> None:
+def test_conv_of_more_images_than_the_cache_holds(
+    monkeypatch: pytest.MonkeyPatch, channels: int, features: int
+) -> None:
     """A few at a time; and side by side with other kernels."""
-    images, kernel = (np.stack([array, 2 * array[::-1]]) for array in images_and_kernel(5, channels, channels))
+    few, kernel = images_and_kernel(5, channels, features)
+    images = np.concatenate([few, -few[:, ::-1], few[:, :, ::-1]])
+    images, kernel = (np.stack([array, 2 * array[::-1]]) for array in (images, kernel / channels))
 
     def gradients() -> Any:
         def scalar(images: Any, kernel: Any) -> Any:
             return jnp.sum(jnp.sin(conv(images, kernel, (1, 1), [(2, 1), (0, 2)], dimension_numbers=NHWC)))
 
-        return jax.jit(jax.vmap(jax.grad(scalar, (0, 1))))(images, kernel)
+        gradient = jax.jit(jax.grad(scalar, (0, 1)))
+        together = jax.jit(jax.vmap(jax.grad(scalar, (0, 1))))(images, kernel)
+        for i in range(2):
+            for one, alone in zip(together, gradient(images[i], kernel[i]), strict=True):
+                np.testing.assert_allclose(one[i], alone, rtol=1e-3, atol=1e-3)
+        return together
 
     at_once = gradients()
     monkeypatch.setattr(convolution, "_IN_CACHE", 1)
@@ -571,20 +581,23 @@ def test_conv_of_more_images_than_the_cache_holds(monkeypatch: pytest.MonkeyPatc
 
 @FEW_AND_MANY
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("around", [((1, 1), (1, 1)), ((0, 2), (2, 1)), ((3, 0), (0, 3))], ids=str)
 @pytest.mark.parametrize("size", [3, 5])
-def test_conv_has_the_gradient_of_a_convolution(channels: int, stride: int, size: int) -> None:
-    images, kernel = images_and_kernel(size, channels, channels + 1)
-    kernel /= channels
+def test_conv_has_the_gradient_of_a_convolution(
+    channels: int, features: int, stride: int, around: Any, size: int
+) -> None:
+    with jax.enable_x64(True):
+        images, kernel = (array.astype(np.float64) for array in images_and_kernel(size, channels, features))
 
-    def gradient(convolve: Any) -> Any:
-        def scalar(images: Any, kernel: Any) -> Any:
-            around = [(1, 1), (1, 1)]
-            return jnp.sum(jnp.sin(convolve(images, kernel, (stride, stride), around, dimension_numbers=NHWC)))
+        def gradient(convolve: Any) -> Any:
+            def scalar(images: Any, kernel: Any) -> Any:
+                return jnp.sum(jnp.sin(convolve(images, kernel, (stride, stride), around, dimension_numbers=NHWC)))
 
-        return jax.jit(jax.grad(scalar, (0, 1)))(images, kernel)
+            return jax.jit(jax.grad(scalar, (0, 1)))(images, kernel / channels)
 
-    for ours, theirs in zip(gradient(conv), gradient(jax.lax.conv_general_dilated), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+        for ours, theirs in zip(gradient(conv), gradient(jax.lax.conv_general_dilated), strict=True):
+            assert ours.dtype == np.float64
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -28,18 +28,24 @@ def conv(
     way: _Winograd | _Patches
     if _Winograd.pays(kernel.shape, strides):
         way = _Winograd(size, kernel.shape, padding, precision)
+    elif _by_patches_pays(kernel.shape, strides, padding):
+        return _by_patches(inputs, kernel, padding, precision)
     else:
         way = _Patches(size, kernel.shape, strides, padding, precision)
     matrices = way.matrices(kernel)
-    fitting = max(1, _IN_CACHE // (way.numbers * inputs.dtype.itemsize))
-    if len(inputs) <= fitting:
-        return way.convolve(inputs, matrices)
     # As many examples at a time as a core's cache holds what lies between input and output of; the way back makes that
     # anew: to fetch it from memory takes longer.
-    some = next(n for n in range(fitting, 0, -1) if len(inputs) % n == 0)
+    some = _some(len(inputs), _IN_CACHE // (way.numbers * inputs.dtype.itemsize))
+    parts = way.enter(inputs.reshape(-1, some, *inputs.shape[1:]))
+    if len(parts) == 1:
+        return way.leave(way.convolve(parts[0], matrices)[None])
     convolve = jax.checkpoint(way.convolve)
-    parts = jax.lax.map(lambda part: convolve(part, matrices), inputs.reshape(-1, some, *inputs.shape[1:]))
-    return parts.reshape(len(inputs), *parts.shape[2:])
+    return way.leave(jax.lax.map(lambda part: convolve(part, matrices), parts))
+
+
+def _some(examples: int, fitting: int) -> int:
+    """How many to take at a time, so that all parts are alike."""
+    return next(n for n in range(max(1, min(fitting, examples)), 0, -1) if examples % n == 0)
 
 
 class _Patches:
@@ -51,6 +57,12 @@ class _Patches:
 
     def matrices(self, kernel: jax.Array) -> jax.Array:
         return kernel.reshape(-1, kernel.shape[-1])
+
+    def enter(self, parts: jax.Array) -> jax.Array:
+        return parts
+
+    def leave(self, parts: jax.Array) -> jax.Array:
+        return parts.reshape(-1, *parts.shape[2:])
 
     def convolve(self, images: jax.Array, matrix: jax.Array) -> jax.Array:
         height, width = self._kernel[:2]
@@ -67,6 +79,72 @@ class _Patches:
         patches = jnp.concatenate([shifted(i, j) for i in range(height) for j in range(width)], axis=-1)
         product = jnp.dot(patches.reshape(-1, len(matrix)), matrix, precision=self._precision)
         return product.reshape(-1, rows, columns, matrix.shape[-1])
+
+
+def _by_patches_pays(kernel: Any, strides: Any, padding: Any) -> bool:
+    """Where what comes back has no larger patches than the input, whose patches JAX's gradient makes."""
+    height, width, channels, features = kernel
+    within = all(max(around) < length for around, length in zip(padding, kernel[:2], strict=True))
+    return tuple(strides) == (1, 1) and within and height * width > 1 and bool(features <= channels)
+
+
+def _by_patches(inputs: jax.Array, kernel: jax.Array, padding: Any, precision: Any) -> jax.Array:
+    """_Patches with its gradient written out: patches of what comes back serve for both of its parts.
+
+    JAX's own makes the input's patches anew, and adds up the gradients by all places in a patch.
+    """
+    height, width, channels, features = kernel.shape
+
+    @jax.custom_vjp
+    def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
+        def product(_: None, patches: jax.Array) -> tuple[None, jax.Array]:
+            return None, jnp.dot(patches, kernel.reshape(-1, features), precision=precision)
+
+        return _over_patches(product, None, images, (height, width), padding)[1]
+
+    def back(kept: tuple[jax.Array, jax.Array], d: jax.Array) -> tuple[jax.Array, jax.Array]:
+        images, kernel = kept
+        turned = kernel[::-1, ::-1].swapaxes(2, 3).reshape(-1, channels)
+
+        def products(total: jax.Array, patches: jax.Array, images: jax.Array) -> tuple[jax.Array, jax.Array]:
+            # The transpose of what is wanted: twice as fast here.
+            by_kernel = jnp.dot(images.reshape(-1, channels).T, patches, precision=precision)
+            return total + by_kernel, jnp.dot(patches, turned, precision=precision)
+
+        sides = zip((height, width), padding, strict=True)
+        around = [(side - 1 - before, side - 1 - after) for side, (before, after) in sides]
+        start = jnp.zeros((channels, height * width * features), kernel.dtype)
+        by_kernel, by_images = _over_patches(products, start, d, (height, width), around, images)
+        by_kernel = by_kernel.reshape(channels, height, width, features).transpose(1, 2, 0, 3)
+        return by_images, by_kernel[::-1, ::-1]
+
+    convolve.defvjp(lambda images, kernel: (convolve(images, kernel), (images, kernel)), back)
+    return convolve(inputs, kernel)
+
+
+def _over_patches(function: Any, carry: Any, images: jax.Array, kernel: Any, padding: Any, *others: jax.Array) -> Any:
+    """A scan with the function over parts of the images, as patches, and of the others: the carry, and images."""
+    # Padded as a whole: XLA would fuse it into each of a patch's slices.
+    padded = jnp.pad(images, ((0, 0), *padding, (0, 0)))
+    count, channels = len(images), images.shape[-1]
+    rows, columns = (length - side + 1 for length, side in zip(padded.shape[1:3], kernel, strict=True))
+    places = list(np.ndindex(*kernel))
+    fitting = _IN_CACHE // (rows * columns * len(places) * channels * images.dtype.itemsize)
+    some = _some(count, max(2, fitting))  # XLA copies arrays to give them an axis of length 1
+
+    def body(carry: Any, parts: Any) -> Any:
+        (patches, carry), (padded, *others) = carry, parts
+        for n, (i, j) in enumerate(places):
+            seen = padded[:, i : i + rows, j : j + columns]
+            patches = jax.lax.dynamic_update_slice(patches, seen, (0, 0, 0, n * channels))
+        carry, results = function(carry, patches.reshape(-1, patches.shape[-1]), *others)
+        return (patches, carry), results
+
+    # Written over in each turn: to concatenate slices takes a copy more.
+    patches = jnp.zeros((some, rows, columns, len(places) * channels), images.dtype)
+    parts = [array.reshape(-1, some, *array.shape[1:]) for array in (padded, *others)]
+    (_, carry), results = jax.lax.scan(body, (patches, carry), parts)
+    return carry, results.reshape(count, rows, columns, -1)
 
 
 class _Winograd:
@@ -121,16 +199,26 @@ class _Winograd:
         half = _left(self._of_kernel, kernel.reshape(1, side, -1))
         return _left(self._of_kernel, half.reshape(n, side, -1)).reshape(n * n, *kernel.shape[2:])
 
+    # The axes change places outside the loop over the parts: inside, where XLA fuses that with changes of shape, it
+    # computes the place of every single number.
+
+    def enter(self, parts: jax.Array) -> jax.Array:
+        return parts.transpose(0, 2, 3, 1, 4)
+
+    def leave(self, parts: jax.Array) -> jax.Array:
+        x = parts.transpose(0, 5, 4, 1, 3, 2, 6)
+        rows, columns = self._shape
+        return x.reshape(-1, x.shape[2] * x.shape[3], x.shape[4] * x.shape[5], self._features)[:, :rows, :columns]
+
     def convolve(self, images: jax.Array, matrices: jax.Array) -> jax.Array:
-        count, height, width, channels = images.shape
-        (rows, columns), (down, right), n, m = self._shape, self._tiles, self._n, self._TILE
-        x = images.transpose(1, 2, 0, 3).reshape(1, height, -1)
+        height, width, count, channels = images.shape
+        (down, right), n, m = self._tiles, self._n, self._TILE
+        x = images.reshape(1, height, -1)
         x = _left(self._of_lines[0], x).reshape(n, down, width, -1).swapaxes(1, 2)
         x = _left(self._of_lines[1], x.reshape(n, width, -1)).reshape(n * n, -1, channels)
         x = _products(x, matrices, self._precision)
         x = _left(self._of_results, x.reshape(n, n, -1))
-        x = _left(self._of_results, x.reshape(1, n, -1)).reshape(m, m, right, down, count, self._features)
-        return x.transpose(4, 3, 0, 2, 1, 5).reshape(count, down * m, right * m, -1)[:, :rows, :columns]
+        return _left(self._of_results, x.reshape(1, n, -1)).reshape(m, m, right, down, count, self._features)
 
 
 # Gradients are written out where JAX's own would swap the factors and transpose large arrays for it.
