@@ -1,6 +1,6 @@
 """Convolutions for flax's ``Conv(conv_general_dilated=conv)``, lowered for the platform.
 
-XLA on a CPU runs lax.conv inside a loop some 15 times slower than the same convolution as products of matrices: by
+XLA on a CPU runs the gradients of lax.conv inside a loop many times slower than the same as products of matrices: by
 Winograd's algorithm where there are channels enough to pay for it, else as patches times the kernel.
 """
 
