@@ -296,6 +296,33 @@ def test_batch_norm(torch: Any, shape: tuple[int, ...], ghost: int | None) -> No
     close(net.apply({"params": params, **state}, batches[2], False), expected, 1e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_batch_norm_has_the_gradient_of_its_equations(groups: int) -> None:
+    """Against their derivatives in float64; and side by side as alone."""
+    net = layers.BatchNorm(decay=0.7, epsilon=1e-3, ghost=12 // groups)
+    generator = np.random.default_rng(0)
+    arrays = [generator.normal(2, 3, (2, *shape)).astype(np.float32) for shape in ((12, 5, 4, 3), (3,), (3,))]
+
+    def ours(x: Any, scale: Any, bias: Any) -> Any:
+        variables = {"params": {"scale": scale, "bias": bias}}
+        return jnp.sum(jnp.sin(net.apply(variables, x, True, mutable=["batch_stats"])[0]))
+
+    def plain(x: Any, scale: Any, bias: Any) -> Any:
+        parts = jnp.split(x, groups)
+        normal = [(part - part.mean((0, 1, 2))) / jnp.sqrt(part.var((0, 1, 2)) + 1e-3) for part in parts]
+        return jnp.sum(jnp.sin(jnp.concatenate(normal) * scale + bias))
+
+    gradient = jax.jit(jax.grad(ours, (0, 1, 2)))
+    together = jax.jit(jax.vmap(jax.grad(ours, (0, 1, 2))))(*arrays)
+    for i in range(2):
+        own = [array[i] for array in arrays]
+        with jax.enable_x64(True):
+            expected = jax.grad(plain, (0, 1, 2))(*(array.astype(np.float64) for array in own))
+        for one, alone, exact in zip(together, gradient(*own), expected, strict=True):
+            np.testing.assert_allclose(alone, exact, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
+            np.testing.assert_allclose(one[i], alone, rtol=1e-4, atol=1e-5 * np.abs(exact).max())
+
+
 def test_a_batch_that_ghost_batches_do_not_fill_is_refused() -> None:
     net = layers.BatchNorm(decay=0.9, ghost=4)
     with pytest.raises(UsageError, match="batch of 10 is no multiple of the ghost batch of 4"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,16 +42,11 @@ class BatchNorm(nn.Module):
 
         groups = self._groups(len(inputs))
         x = inputs.reshape(groups, len(inputs) // groups, *inputs.shape[1:])
-        axes = tuple(range(1, x.ndim - 1))
         count = x.size // (groups * x.shape[-1])
-        wide = x.astype(jnp.float32)
-        # Both means in one pass over the data; rounding may take their difference below zero.
-        means, squares = wide.mean(axes, keepdims=True), jnp.square(wide).mean(axes, keepdims=True)
-        variances = jnp.maximum(squares - jnp.square(means), 0)
+        normal, means, variances = _normalised(x, scale, bias, self.epsilon)
         self._follow(mean, means)
         self._follow(variance, variances * (count / max(count - 1, 1)))
-        normal = (x - means) * (scale * jax.lax.rsqrt(variances + self.epsilon)) + bias
-        return normal.astype(inputs.dtype).reshape(inputs.shape)
+        return normal.reshape(inputs.shape)
 
     def _groups(self, examples: int) -> int:
         if self.ghost is None or examples <= self.ghost:
@@ -63,6 +59,39 @@ class BatchNorm(nn.Module):
 
     def _follow(self, average: Any, found: jax.Array) -> None:
         average.value = self.decay * average.value + (1 - self.decay) * found.reshape(-1, found.shape[-1]).mean(0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _normalised(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> tuple[jax.Array, ...]:
+    """(groups, examples, …, channels) normalised, and its means and variances, which no gradient goes through.
+
+    The gradient is written out: of arrays as large as x, it keeps x alone.
+    """
+    return _normalise(x, scale, bias, epsilon)[0]
+
+
+def _normalise(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> tuple[Any, Any]:
+    axes = tuple(range(1, x.ndim - 1))
+    wide = x.astype(jnp.float32)
+    # Both means in one pass over the data; rounding may take their difference below zero.
+    means, squares = wide.mean(axes, keepdims=True), jnp.square(wide).mean(axes, keepdims=True)
+    variances = jnp.maximum(squares - jnp.square(means), 0)
+    inverse = jax.lax.rsqrt(variances + epsilon)
+    normal = (x - means) * (scale * inverse) + bias
+    return (normal.astype(x.dtype), means, variances), (x, scale, means, inverse)
+
+
+def _by_unnormalised(epsilon: float, kept: Any, by: Any) -> tuple[jax.Array, ...]:
+    x, scale, means, inverse = kept
+    axes, outer = tuple(range(1, x.ndim - 1)), tuple(range(x.ndim - 1))
+    d, normal = by[0].astype(jnp.float32), (x - means) * inverse
+    by_bias, by_scale = d.sum(axes, keepdims=True), (d * normal).sum(axes, keepdims=True)
+    count = x.size // by_bias.size
+    by_x = (d - by_bias / count - normal * (by_scale / count)) * (scale * inverse)
+    return by_x.astype(x.dtype), by_scale.sum(outer), by_bias.sum(outer)
+
+
+_normalised.defvjp(_normalise, _by_unnormalised)
 
 
 class Dropout(nn.Module):
