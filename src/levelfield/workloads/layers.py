@@ -81,7 +81,7 @@ def _normalise(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) 
     return (normal.astype(x.dtype), means, variances), (x, scale, means, inverse)
 
 
-def _by_unnormalised(epsilon: float, kept: Any, by: Any) -> tuple[jax.Array, ...]:
+def _normalise_back(epsilon: float, kept: Any, by: Any) -> tuple[jax.Array, ...]:
     x, scale, means, inverse = kept
     axes, outer = tuple(range(1, x.ndim - 1)), tuple(range(x.ndim - 1))
     d, normal = by[0].astype(jnp.float32), (x - means) * inverse
@@ -91,7 +91,7 @@ def _by_unnormalised(epsilon: float, kept: Any, by: Any) -> tuple[jax.Array, ...
     return by_x.astype(x.dtype), by_scale.sum(outer), by_bias.sum(outer)
 
 
-_normalised.defvjp(_normalise, _by_unnormalised)
+_normalised.defvjp(_normalise, _normalise_back)
 
 
 class Dropout(nn.Module):
