@@ -657,6 +657,47 @@ def test_a_metric_that_goes_up(opened, accuracies):
             assert "valid_accuracy" in chart["titles"]
 
 
+# ---------------------------------------------------------------------------- what the axes take in
+
+AXES = """async () => Promise.all(
+    window.page.charts.filter(chart => chart.rows.some(row => "k" in row || "best" in row)).map(async chart => {
+        const { view } = await chart.drawn;
+        const points = chart.place.querySelectorAll(".mark-symbol.role-mark path").length;
+        return { rows: chart.rows, domain: view.scale("y").domain(), points };
+    }))"""
+
+
+def assert_in_sight(page: Any, better: str) -> list[dict[str, Any]]:
+    """Most of each best trial's curve, and the best of more than one trial with the better end of its band."""
+    page.evaluate("window.page.showAll()")
+    shown = page.evaluate(AXES)
+    for chart in shown:
+        ends, rows = chart["domain"], chart["rows"]
+        if "best" in rows[0]:
+            best = [row["value"] for row in rows if row["best"]]
+            seen = best[len(best) // 4 :]
+        else:
+            seen = [row[part] for row in rows if row["k"] > 1 for part in ("mean", better)]
+        assert all(min(ends) - 1e-5 <= value <= max(ends) + 1e-5 for value in seen)
+    return shown
+
+
+def test_errors_in_sight(opened, comparison):
+    shown = assert_in_sight(opened(comparison), "low")
+    assert len(shown) == 2 + len(OPTIMIZERS)
+
+
+def test_accuracies_in_sight(opened, accuracies):
+    assert len(assert_in_sight(opened(accuracies), "high")) == 4
+
+
+def test_one_trial_in_sight(opened, made):
+    """A line through one K has no length: the chart has points instead."""
+    for chart in assert_in_sight(opened(one_trial(made)), "low"):
+        if "k" in chart["rows"][0]:
+            assert chart["points"] == len(LITTLE)
+
+
 # ---------------------------------------------------------------------------- names that mean harm
 
 EVIL = "</script><script>window.hacked=1</script>"

@@ -46,10 +46,14 @@ def show_range(dimension: Any) -> str:
 
 
 def show_metric(metric: str, value: float) -> str:
-    """Errors are shares: in percent; everything else as a number."""
+    """Shares in percent; everything else as a number."""
     if math.isnan(value):
         return "–"
-    return f"{100 * value:.2f}%" if metric.endswith("_error") else f"{value:.4g}"
+    return f"{100 * value:.2f}%" if is_share(metric) else f"{value:.4g}"
+
+
+def is_share(metric: str) -> bool:
+    return metric.endswith(("_error", "_accuracy"))
 
 
 def show_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:

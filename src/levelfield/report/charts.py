@@ -13,6 +13,7 @@ from typing import Any
 import altair as alt
 
 from levelfield.space import Axis, Choice, Log
+from levelfield.words import is_share
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, on white and on black; beyond eight it repeats.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8a8a8a", "#B8A900")
@@ -23,7 +24,7 @@ VERDICTS = {  # verdict → colour and dashes
     "violated": ("#D55E00", [1, 0]),
     "unknown": ("#bbbbbb", [2, 3]),
 }
-_METRIC, _TICKS, _FORMAT, _TOP = "@metric", "@ticks", "@format", "@top"
+_METRIC, _TICKS, _FORMAT, _BOTTOM, _TOP = "@metric", "@ticks", "@format", "@bottom", "@top"
 _WRITTEN = 10  # optimizers whose chances against each other fit into a table of cells
 _ROWS = alt.NamedData(name="rows")
 
@@ -41,17 +42,21 @@ def shades(names: Iterable[str]) -> dict[str, str]:
 
 
 def metric_format(metric: str) -> str:
-    return ".2%" if metric.endswith("_error") else ".4~g"
+    return ".2%" if is_share(metric) else ".4~g"
 
 
-def for_metric(spec: dict[str, Any], metric: str, lowest: float, top: float | None = None) -> dict[str, Any]:
-    """The chart for a metric whose lowest value that is drawn is known: losses span decades, errors do not.
+def for_metric(
+    spec: dict[str, Any], metric: str, lowest: float, bottom: float | None = None, top: float | None = None
+) -> dict[str, Any]:
+    """The chart for a metric whose lowest value that is drawn is known: losses span decades, shares do not.
 
-    Where a chart asks for it, its axis ends at the top.
+    Where a chart asks for it, its axis ends at the bottom and the top.
     """
-    error = metric.endswith("_error")
-    words = {_METRIC: metric, _FORMAT: metric_format(metric), _TICKS: "~%" if error else "~g"}
-    words[_TOP] = "null" if top is None else str(top)  # an expression
+    share = is_share(metric)
+    words = {_METRIC: metric, _FORMAT: metric_format(metric), _TICKS: "~%" if share else "~g"}
+    words |= {
+        word: "null" if end is None else str(end) for word, end in ((_BOTTOM, bottom), (_TOP, top))
+    }  # expressions
 
     def filled(part: Any) -> Any:
         if isinstance(part, list):
@@ -60,7 +65,7 @@ def for_metric(spec: dict[str, Any], metric: str, lowest: float, top: float | No
             return words.get(part, part) if isinstance(part, str) else part
         content = {key: filled(each) for key, each in part.items()}
         if part.get("title") == _METRIC and "scale" in part:
-            content["scale"]["type"] = "log" if lowest > 0 and not error else "linear"
+            content["scale"]["type"] = "log" if lowest > 0 and not share else "linear"
             if content["scale"]["type"] == "log":
                 content["scale"].pop("zero", None)  # which a log scale cannot show
         return content
@@ -97,7 +102,7 @@ def steps(names: Names) -> Any:
     return _intervals(base, x) + reached
 
 
-def best_of_k(names: Names, cost: bool = False) -> Any:
+def best_of_k(names: Names, cost: bool) -> Any:
     """The expected best against the number of trials, or against what they cost, with 5–95% bands."""
     axis = alt.Axis(format="~s", grid=False, tickCount=6)
     scale = alt.Scale(type="log", base=10 if cost else 2, nice=False)
@@ -108,18 +113,20 @@ def best_of_k(names: Names, cost: bool = False) -> Any:
     base = alt.Chart(_ROWS).encode(
         x=x, color=alt.Color("optimizer:N", scale=colours(names), sort=list(names), legend=legend)
     )
+    ends = {"domainMin": {"expr": _BOTTOM}, "domainMax": {"expr": _TOP}}
     band = base.mark_area(clip=True).encode(
-        y=_metric(alt.Y, "low", domainMax={"expr": _TOP}),
+        y=_metric(alt.Y, "low", **ends),
         y2="high:Q",
         opacity=alt.condition(picked, alt.value(0.12), alt.value(0)),
     )
     numbers = [alt.Tooltip(f"{part}:Q", format=_FORMAT) for part in ("mean", "low", "high")]
     line = base.mark_line(strokeWidth=2.5, clip=True).encode(
-        y=_metric(alt.Y, "mean", domainMax={"expr": _TOP}),
+        y=_metric(alt.Y, "mean", **ends),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
         tooltip=["optimizer:N", "k:Q", alt.Tooltip("cost:Q", format=",.0f"), *numbers],
     )
-    return (band + line).add_params(picked).properties(width=400, height=280)
+    alone = line.transform_joinaggregate(ks="count()", groupby=["optimizer"]).transform_filter("datum.ks == 1")
+    return (band + line + alone.mark_point(filled=True, size=60)).add_params(picked).properties(width=400, height=280)
 
 
 def beats(names: Names) -> Any:
@@ -244,11 +251,11 @@ def hyperparameter(field: str, one: Axis, names: Names) -> Any:
     return alt.layer(*layers).properties(width=190, height=140)
 
 
-def curves(name: str, names: Names, ceiling: float) -> Any:
-    """Learning curves: an optimizer's best trial over the others of its pool."""
+def curves(name: str, names: Names, **ends: float) -> Any:
+    """Learning curves: an optimizer's best trial over the others of its pool, on an axis with a given end."""
     base = alt.Chart(_ROWS).encode(
         x=alt.X("step:Q", title="step", axis=alt.Axis(format="~s", grid=False, tickCount=5)),
-        y=_metric(alt.Y, "value", domainMax=ceiling),
+        y=_metric(alt.Y, "value", **ends),
         detail="trial:N",
         tooltip=["trial:N", "step:Q", alt.Tooltip("value:Q", format=_FORMAT)],
     )

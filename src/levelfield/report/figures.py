@@ -37,6 +37,7 @@ class Panel:
     rows: Rows
     metric: str | None = None
     key: str = ""
+    upwards: bool = False  # the metric is the better the higher
 
     @property
     def template(self) -> dict[str, Any]:
@@ -47,7 +48,7 @@ class Panel:
         """The whole chart, for a file."""
         spec = self.template
         if self.metric:
-            spec = charts.for_metric(spec, self.metric, lowest(self.rows), top(self.rows))
+            spec = charts.for_metric(spec, self.metric, lowest(self.rows), *cut(self.rows, self.upwards))
         return charts.with_rows(spec, self.rows)
 
 
@@ -66,9 +67,10 @@ def lowest(rows: Rows) -> float:
     return min(drawn, default=math.nan)
 
 
-def top(rows: Rows) -> float | None:
-    """Where to cut the best of K: at what two trials give the worst optimizer; one trial alone may give anything."""
-    return max((row["mean"] for row in rows if row.get("k", 0) > 1 and row["mean"] is not None), default=None)
+def cut(rows: Rows, upwards: bool) -> tuple[float | None, float | None]:
+    """Ends for the axis of the best of K: what two trials give the worst optimizer; one alone may give anything."""
+    means = [row["mean"] for row in rows if row.get("k", 0) > 1 and row["mean"] is not None]
+    return (min(means, default=None), None) if upwards else (None, max(means, default=None))
 
 
 def figures(comparison: Comparison, beside: Sequence[Comparison] = ()) -> list[Figure]:
@@ -142,10 +144,10 @@ def _best_of_k(comparison: Comparison, names: charts.Names) -> Figure:
         for outcome in [comparison.outcome(name)]
         for k in ks
     ]
-    select = comparison.study.select
+    select, outcome = comparison.study.select, comparison.outcome(next(iter(names)))
     panels = [
-        Panel(charts.best_of_k(names), rows, select, "best_of_k"),
-        Panel(charts.best_of_k(names, cost=True), rows, select, "best_of_k"),
+        Panel(charts.best_of_k(names, cost), rows, select, "best_of_k", _upwards(outcome, select))
+        for cost in (False, True)
     ]
     caption = (
         "The best of K trials against K, and against what they cost: a diverged trial costs the steps it ran. "
@@ -284,7 +286,7 @@ def _hyperparameters(comparison: Comparison, name: str, names: charts.Names) -> 
     if not free:
         return None
     border = worst(comparison.outcome(name), study.select)
-    cut = max if comparison.outcome(name).metrics[study.select] is Direction.MAXIMIZE else min
+    better = max if _upwards(comparison.outcome(name), study.select) else min
     rows = []
     for trial in comparison.trials[name]:
         value = trial.curve.final(study.select)
@@ -294,7 +296,7 @@ def _hyperparameters(comparison: Comparison, name: str, names: charts.Names) -> 
                 "trial": trial.point.index,
                 "feasible": trial.feasible,
                 "kept": True,
-                "value": cut(value, border) if trial.feasible and math.isfinite(value) else border,
+                "value": better(value, border) if trial.feasible and math.isfinite(value) else border,
             }
             | {f"x{i}": coordinate(one.coordinate(trial.point.hyperparameters)) for i, one in enumerate(free)}
         )
@@ -320,13 +322,18 @@ def _file_name(name: str, names: list[str]) -> str:
     return plain(name) if len(alike) == 1 else f"{plain(name)}-{names.index(name)}"
 
 
+def _upwards(outcome: Outcome, metric: str) -> bool:
+    """Whether the metric is the better the higher."""
+    return outcome.metrics[metric] is Direction.MAXIMIZE
+
+
 def worst(outcome: Outcome, metric: str) -> float:
     """Where to cut a metric's axis: bad trials should not flatten the good ones."""
     finals = outcome.values(metric)
     finals = finals[np.isfinite(finals)]
     if not len(finals):
         return math.nan
-    if outcome.metrics[metric] is Direction.MAXIMIZE:
+    if _upwards(outcome, metric):
         return float(finals.min())
     median = float(np.median(finals))
     return min(float(finals.max()), _SPAN * median if median > 0 else math.inf)
@@ -339,13 +346,23 @@ def coordinate(value: Any) -> Any:
 
 def _curves(comparison: Comparison, names: charts.Names) -> Figure:
     metric = comparison.study.select
-    border = max(worst(comparison.outcome(name), metric) for name in names)
+    outcomes = [comparison.outcome(name) for name in names]
+    end, outer = ("domainMin", min) if _upwards(outcomes[0], metric) else ("domainMax", max)
+    border = outer(value for outcome in outcomes for value in _in_sight(outcome, metric))
     panels = [
-        Panel(charts.curves(name, names, border), list(_curve_rows(comparison.outcome(name), metric)), metric)
+        Panel(charts.curves(name, names, **{end: border}), list(_curve_rows(comparison.outcome(name), metric)), metric)
         for name in names
     ]
     caption = f"Each optimizer's best trial over others of its pool (at most {_SHOWN_CURVES})."
     return Figure("curves", "Learning curves", caption, panels, 3)
+
+
+def _in_sight(outcome: Outcome, metric: str) -> Iterator[float]:
+    """What the axis of learning curves takes in: the finals but for bad ones, three quarters of the best trial."""
+    yield worst(outcome, metric)
+    if outcome.best_trial:
+        values = outcome.best_trial.curve.values.get(metric, np.empty(0))
+        yield from (float(value) for value in values[len(values) // 4 :] if math.isfinite(value))
 
 
 def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
@@ -396,7 +413,7 @@ def swept_targets(comparison: Comparison, names: charts.Names, metric: str) -> l
     ranked = ranked[np.isfinite(ranked)]
     if not len(ranked):
         return []
-    sign = -1 if outcomes[0].metrics[metric] is Direction.MAXIMIZE else 1
+    sign = -1 if _upwards(outcomes[0], metric) else 1
     low, high = (float(end) for end in np.quantile(ranked, [0.02, 0.5]))
     swept = np.geomspace(low, high, _SWEEP) if low > 0 else np.linspace(low, high, _SWEEP)
     return [float(f"{sign * value:.3g}") for value in swept]

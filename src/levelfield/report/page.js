@@ -17,12 +17,12 @@ function general(value, digits) {  // C's %.{digits}g
   return `${mantissa}e${sign}${String(Math.abs(exponent)).padStart(2, "0")}`;
 }
 
-const isError = metric => metric.endsWith("_error");
+const isShare = metric => metric.endsWith("_error") || metric.endsWith("_accuracy");
 
 function showMetric(metric, value) {
   if (Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return `${value > 0 ? "inf" : "-inf"}${isError(metric) ? "%" : ""}`;
-  return isError(metric) ? `${even(100 * value, 2).toFixed(2)}%` : general(value, 4);
+  if (!Number.isFinite(value)) return `${value > 0 ? "inf" : "-inf"}${isShare(metric) ? "%" : ""}`;
+  return isShare(metric) ? `${even(100 * value, 2).toFixed(2)}%` : general(value, 4);
 }
 
 const showShare = value => (Number.isNaN(value) ? "–" : `${even(100 * value, 0).toFixed(0)}%`);
@@ -166,10 +166,11 @@ function lowest(rows) {
   return drawn.reduce((least, value) => Math.min(least, value), Infinity);
 }
 
-/** Where to cut the best of K: at what two trials give the worst optimizer. */
-function top(rows) {
+/** Where the axis of the best of K begins and ends, as figures.cut. */
+function cut(rows, upwards) {
   const means = rows.filter(row => row.k > 1 && row.mean !== null).map(row => row.mean);
-  return means.length ? Math.max(...means) : null;
+  if (!means.length) return [null, null];
+  return upwards ? [Math.min(...means), null] : [null, Math.max(...means)];
 }
 
 class Chart {
@@ -189,9 +190,10 @@ class Chart {
     else if (this.panel.key) this.rows = ROWS[this.panel.key](now, findings);
     if (!this.visible) return;
     const metric = this.metric(now.asked);
-    const scale = metric && lowest(this.rows) > 0 && !isError(metric) ? "log" : "linear";
-    const words = metric && { "@metric": metric, "@format": isError(metric) ? ".2%" : ".4~g",
-      "@ticks": isError(metric) ? "~%" : "~g", "@top": String(top(this.rows)) };
+    const scale = metric && lowest(this.rows) > 0 && !isShare(metric) ? "log" : "linear";
+    const [bottom, top] = cut(this.rows, now.data.metrics[metric] === "maximize");
+    const words = metric && { "@metric": metric, "@format": isShare(metric) ? ".2%" : ".4~g",
+      "@ticks": isShare(metric) ? "~%" : "~g", "@bottom": String(bottom), "@top": String(top) };
     const form = JSON.stringify([words, scale]);
     if (this.drawn && form === this.form) {
       const { view } = await this.drawn;
