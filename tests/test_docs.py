@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import levelfield as lf
+from levelfield import rules, user_code, workloads
 from levelfield.cli import app
 from levelfield.rules import _RULES
 
@@ -50,16 +51,33 @@ def test_every_command_is_in_the_readme():
         assert (command.name or command.callback.__name__) in named
 
 
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty folder, and nothing registered in the end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(workloads, "_registered", dict(workloads._registered))
+    monkeypatch.setattr(user_code, "_run", set(user_code._run))
+
+
+@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)
 def test_example_studies_are_valid(path):
     assert lf.load_study(path).description
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_examples_run(script, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(script), run_name="__main__")
+@pytest.mark.usefixtures("fresh")
+def test_the_example_of_an_own_optimizer_runs(capsys):
+    runpy.run_path(str(ROOT / "examples/own_optimizer.py"), run_name="__main__")
     assert "trials each" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_example_of_an_own_workload_runs(command):
+    study = str(ROOT / "examples/own_workload.toml")
+    code, out, _ = command("compare", study, "--steps", "100", "--pool", "5")
+    assert code == 0
+    assert "best expected valid_accuracy" in out
 
 
 def test_links_lead_somewhere():

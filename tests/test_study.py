@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import levelfield as lf
+from levelfield import rules, user_code
 from levelfield.errors import SpaceError, StudyError, UnknownName, UsageError
 from levelfield.study import built_in_studies
 
@@ -684,3 +686,77 @@ def test_a_correction_of_nothing_is_refused(corrected):
 def test_names_that_the_charts_cannot_show_are_refused(name):
     with pytest.raises(StudyError, match="charts keep this name"):
         lf.Study(workload="quadratic", steps=10, trials=1, optimizers={name: {"rule": "sgd", "learning_rate": 0.1}})
+
+
+# ---------------------------------------------------------------------------- code of one's own
+
+OWN = """
+import levelfield as lf
+from beside import rate
+
+lf.register_rule("own", lambda learning_rate: rate(learning_rate), {"learning_rate": lf.Hyperparameter(low=0.0)})
+"""
+OWN_STUDY = 'code = "own.py"\nworkload = "quadratic"\nsteps = 10\ntrials = 1\n[optimizers.own]\nlearning_rate = 0.1\n'
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> Path:
+    """A study file with code beside it, and a module beside that."""
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(user_code, "_run", set())
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "beside.py").write_text("import optax\nrate = optax.sgd\n")
+    (folder / "own.py").write_text(OWN)
+    (folder / "study.toml").write_text(OWN_STUDY)
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    return folder / "study.toml"
+
+
+def test_a_studys_code_is_run_before_the_study_is_read(own):
+    before = list(sys.path)
+    study = lf.load_study(own)
+    assert study.optimizer("own").rule.name == "own"
+    assert sys.path == before
+    assert study.replace(steps=20).steps == 20  # and once only: a name cannot be registered twice
+    assert lf.load_study(own).identity("own") == study.identity("own")
+    assert lf.Study(**study.spec()).identity("own") == study.identity("own")
+
+
+def test_a_study_with_code_can_be_written_anywhere(own, tmp_path):
+    study = lf.load_study(own)
+    elsewhere = tmp_path / "deep" / "down"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "new.toml").write_text(study.to_toml(elsewhere))
+    assert lf.load_study(elsewhere / "new.toml").code == study.code == str(own.parent / "own.py")
+    assert 'code = "own.py"' in study.to_toml()  # no path of this machine in a report
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, ["own.py", "no such file"]),
+        ("x = 1\nraise ValueError('no\\nluck')", ["own.py", "line 2", "ValueError: no luck"]),
+        ("x = (", ["own.py", "SyntaxError"]),
+        ("import nothing_of_this_name", ["own.py", "line 1", "nothing_of_this_name"]),
+        ("import levelfield as lf\nlf.register_rule('adam', None, {})", ["own.py", "adam"]),
+        ("", ["optimizers.own", "no rule is called 'own'"]),
+    ],
+)
+def test_code_that_fails_is_refused_in_one_line(own, code, words):
+    if code is None:
+        (own.parent / "own.py").unlink()
+    else:
+        (own.parent / "own.py").write_text(code)
+    with pytest.raises(StudyError) as caught:
+        lf.load_study(own)
+    assert "\n" not in str(caught.value)
+    for word in ["study.toml", *words]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["3", "[]", "true"])
+def test_code_that_is_no_path_is_refused(own, code):
+    own.write_text(OWN_STUDY.replace('"own.py"', code))
+    with pytest.raises(StudyError, match="code"):
+        lf.load_study(own)

@@ -28,7 +28,7 @@ from levelfield.study import SCHEDULES
 from levelfield.training import order
 from levelfield.training.program import Job, program
 from levelfield.training.slots import Segment, train
-from levelfield.trial import Point, Status, Trial
+from levelfield.trial import Direction, Point, Status, Trial
 from levelfield.workloads import Workload, convolution, get_workload, layers
 from levelfield.workloads.base import minimized
 from levelfield.workloads.convolution import conv
@@ -434,6 +434,28 @@ def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: P
         assert len(lf.compare(study.replace(pool=9), store, slots=2).trials["adam"]) == 9
         lf.compare(study.replace(seed=1, pool=4), store, slots=2)
     assert traces == after_one_wave
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metrics": {"valid_loss": "minimize"}}, ["train_loss"]),
+        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "maximize or minimize"]),
+        ({"select": "valid_eror"}, ["'valid_eror'", "train_loss"]),
+    ],
+)
+def test_a_workload_that_cannot_be_used_is_refused(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(LevelfieldError, match="wilson") as caught:
+        dataclasses.replace(get_workload("wilson"), **changes)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_workloads_metrics_may_be_declared_in_words() -> None:
+    way = dataclasses.replace(get_workload("wilson"), metrics={"train_loss": "maximize"}, select="train_loss").metrics[
+        "train_loss"
+    ]
+    assert way is Direction.MAXIMIZE
 
 
 def test_means_over_chunks_are_means_over_all_examples() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
 from levelfield.space import Space
+from levelfield.user_code import run_code
 from levelfield.workloads import Workload, get_workload
 
 # What each kind of schedule takes, besides the learning rate it starts from. Both lengths are × steps.
@@ -94,6 +96,7 @@ class Study(BaseModel):
 
     name: str = "study"
     description: str = ""
+    code: str | None = None  # a Python file that registers workloads, rules and inclusions of one's own
     workload: str
     steps: Count
     batch_size: Count  # default: the workload's, as the next two
@@ -118,8 +121,11 @@ class Study(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, content: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(content.get("workload"), str):
+        code = content.get("code")
+        if not isinstance(content.get("workload"), str) or not isinstance(code, str | None):
             return content  # refused by the field itself
+        if code is not None:
+            content = content | {"code": run_code(code)}
         workload = get_workload(content["workload"])
         defaults = {
             "batch_size": workload.batch_size,
@@ -214,9 +220,14 @@ class Study(BaseModel):
             content["refined"] = [each.model_dump() for each in self.refined]
         return content | {"optimizers": {name: each.spec() for name, each in self.optimizers.items()}}
 
-    def to_toml(self) -> str:
-        """A study file: a line for each hyperparameter; the schedule apart, where all have the same."""
+    def to_toml(self, folder: Path | None = None) -> str:
+        """A study file for a folder, or for that of its code.
+
+        It has a line for each hyperparameter; the schedule apart, where all have the same.
+        """
         content = self.spec()
+        if self.code:
+            content["code"] = os.path.relpath(self.code, folder or Path(self.code).parent)
         tables, log = content.pop("optimizers"), content.pop("refined", [])
         schedules = [table["schedule"] for table in tables.values()]
         shared = schedules[0] if schedules.count(schedules[0]) == len(schedules) else None
@@ -297,6 +308,8 @@ def load_study(source: str | Path) -> Study:
         raise UnknownName.of("study", str(source), known)
     try:
         content = tomllib.loads(text)
+        if isinstance(content.get("code"), str):
+            content["code"] = str(path.parent / content["code"])
         return Study(**{"name": name} | content)
     except tomllib.TOMLDecodeError as error:
         raise StudyError(f"{source}: not valid TOML: {error}") from None

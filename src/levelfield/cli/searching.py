@@ -75,7 +75,7 @@ def refine(
     if rounds is None and not as_json:
         _say_refinement(found[0])
     if last is not study:
-        _write_new(path, last.to_toml())
+        _write_new(path, last.to_toml(path.parent))
     if as_json:
         written = str(path) if last is not study else None
         print_json({"rounds": [_refinement(each) for each in found], "study": last.name, "file": written})

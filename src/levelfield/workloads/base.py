@@ -18,14 +18,14 @@ class Workload:
 
     ``init(key)`` → (params, state); ``loss(params, state, batch, key, hyperparameters)`` → (loss, state);
     ``evaluate(params, state, batch)`` → {metric: mean over the batch}. A curve records ``<split>_<metric>``
-    for each split of the data; ``metrics`` declares them all with their direction.
+    for each split of the data; ``metrics`` declares them all, each to "minimize" or "maximize".
     """
 
     name: str
     summary: str
     batch_size: int
     eval_interval: int  # steps between evaluations that keep their cost small
-    metrics: Mapping[str, Direction]
+    metrics: Mapping[str, Direction]  # or their names
     select: str  # the metric by which the best trial is chosen, at the last step
     load: Callable[[], Data]
     init: Callable[[Any], tuple[Tree, Tree]]
@@ -41,8 +41,16 @@ class Workload:
     version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
 
     def __post_init__(self) -> None:
+        ways = {way.value for way in Direction}
+        for metric, way in self.metrics.items():
+            if way not in ways:
+                raise UsageError(f"workload {self.name!r}: {metric} is {way!r}, not {' or '.join(sorted(ways))}")
+        object.__setattr__(self, "metrics", {metric: Direction(way) for metric, way in self.metrics.items()})
         if "train_loss" not in self.metrics:
             raise UsageError(f"workload {self.name!r} declares no train_loss: a trial is feasible by it")
+        if self.select not in self.metrics:
+            declared = ", ".join(self.metrics)
+            raise UsageError(f"workload {self.name!r} selects by {self.select!r}, which is none of {declared}")
 
 
 # Regularisation that a workload may offer; what a study does not name is off.
