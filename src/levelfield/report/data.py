@@ -56,7 +56,6 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
     """An optimizer's trials, column by column."""
     outcome, trials = comparison.outcome(name), comparison.trials[name]
     axes = comparison.study.optimizer(name).space.free
-    best = outcome.best_trial
     reached = iter(outcome.steps if outcome.target else [])
     return {
         "name": name,
@@ -67,8 +66,7 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
         "reached": [_whole(next(reached, math.inf)) if trial.feasible else None for trial in trials],
         "metrics": {metric: [_metric(t.curve.final(metric)) for t in trials] for metric in outcome.metrics},
         "x": [[coordinate(one.coordinate(trial.point.hyperparameters)) for trial in trials] for one in axes],
-        "best_trial": best.point.index if best else None,
-        "best_hyperparameters": show_hyperparameters(best.point.hyperparameters) if best else "",
+        "hyperparameters": [show_hyperparameters(trial.point.hyperparameters) for trial in trials],
     }
 
 

@@ -239,12 +239,7 @@ function fillTable({ data, asked, optimizers }) {
     }
     write("trials", `${each.pool.length} of ${each.tried.length}`);
     const best = each.bestTrial();
-    if (best < 0) write("hyperparameters", "");
-    else if (each.trial[each.pool[best]] !== each.best_trial)
-      write("hyperparameters", each.axes.map((axis, j) =>
-        `${axis.title} ${typeof each.x[j][each.pool[best]] === "number" ? general(each.x[j][each.pool[best]], 3)
-          : each.x[j][each.pool[best]]}`).join(", "));
-    else write("hyperparameters", each.best_hyperparameters);
+    write("hyperparameters", best < 0 ? "" : each.hyperparameters[each.pool[best]]);
   }
 }
 
