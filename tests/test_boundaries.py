@@ -417,7 +417,7 @@ def test_the_border_s_own_probability_is_told():
     it = judged(study, pool_of(study, value))["learning_rate"]
     assert it.place is Place.LOWER
     assert it.lower < it.upper == pytest.approx(1 - (39 / 40) ** 30)
-    assert f"({it.lower:.0%} of the best of K)" in str(it)
+    assert f"({it.lower:.0%} of the best of K, and trials get better towards it)" in str(it)
 
 
 # A proposal can always be searched
@@ -440,7 +440,7 @@ def choices(values: Sequence[float]) -> st.SearchStrategy[Any]:
 
 integers = st.tuples(st.integers(1, 9), st.integers(1, 40)).map(lambda two: {"integer": [two[0], two[0] + two[1]]})
 positive = st.one_of(log_range(-12, 6), uniform_range(1e-3, 10), choices([1e-6, 1e-3, 0.1, 0.2, 3.0, 50.0]))
-share = st.one_of(log_range(-14, 0), uniform_range(0.01, 1.0), choices([1e-4, 0.01, 0.1, 0.5, 0.9, 1.0]))
+share = st.one_of(log_range(-7, 0), uniform_range(0.01, 1.0), choices([1e-4, 0.01, 0.1, 0.5, 0.9, 1.0]))
 fraction = st.one_of(uniform_range(0.0, 1.0), choices([0.0, 0.5, 0.9, 0.99]), share)
 
 
@@ -499,8 +499,8 @@ def test_a_proposal_is_legal_round_and_holds_the_good_trials(table, seed, pull, 
 
 
 @settings(max_examples=20)
-@given(low=st.floats(-15, -1), width=st.floats(0.1, 9), at=st.sampled_from(["lowest", "highest"]))
-@example(low=-15.0, width=3.0, at="lowest")
+@given(low=st.floats(-7, -1), width=st.floats(0.1, 7), at=st.sampled_from(["lowest", "highest"]))
+@example(low=-7.0, width=3.0, at="lowest")
 def test_one_minus_never_leaves_0_to_1(low, width, at):
     """However often it is widened."""
     key, spec = "one_minus_momentum", {"log": [10**low, min(10 ** (low + width), 1.0)]}
@@ -513,7 +513,7 @@ def test_one_minus_never_leaves_0_to_1(low, width, at):
             break
         spec = it.proposal.spec()
         assert 0 < spec["log"][0] < spec["log"][1] <= 1
-        assert 1 - spec["log"][0] < 1  # as a number, too
+        assert np.float32(1 - spec["log"][0]) < 1  # as a number, too
     else:
         pytest.fail(f"never settles: {spec}")
 
@@ -606,7 +606,7 @@ def test_a_boundary_in_words_and_as_content():
     it = found(SGD, valley(-6))["learning_rate"]
     assert str(it) == (
         "it: learning_rate at the lower border of log [1e-04, 0.1] "
-        f"({it.lower:.0%} of the best of K): widen to log [1e-06, 0.003]"
+        f"({it.lower:.0%} of the best of K): move to log [1e-06, 0.003]"
     )
     content = it.as_dict()
     assert json.loads(json.dumps(content)) == content

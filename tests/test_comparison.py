@@ -364,3 +364,39 @@ def test_a_seed_is_shown_where_the_trial_that_it_follows_is_the_best(compared):
     assert len(seeded.narrowed({"sgd": {"learning_rate": (rate / 1.1, None)}}).seeded) == 1
     assert seeded.narrowed({"sgd": {"learning_rate": (rate * 1.1, None)}}).seeded == []
     assert seeded.at(select="train_loss").seeded == []
+
+
+# ---------------------------------------------------------------------------- trials that are far off, or nowhere
+
+
+def of_losses(made: Any, k: int, **pools: list[float]) -> lf.Comparison:
+    content = {"workload": "quadratic", "steps": 2, "eval_interval": 2, "trials": k, "pool": len(pools["a"])}
+    study = lf.Study(**content, optimizers={"a": SGD | {"rule": "sgd"}, "b": MOMENTUM | {"rule": "momentum"}})
+    return made(study, {name: [{"train_loss": [value]} for value in pool] for name, pool in pools.items()})
+
+
+def test_one_that_mostly_wins_is_not_said_to_be_like_the_first(made):
+    found = of_losses(made, 3, a=[0.5] * 20, b=[0.1] * 16 + [1e5, 1e6, 1e7, 1e9])
+    said = found.sentences()
+    assert said[0] == "With 3 trials each, a has the best expected train_loss: 0.5."
+    assert said[1].startswith("Yet b is better in 99% of repetitions")
+    assert not any("told apart" in sentence or "No optimizer" in sentence for sentence in said)
+
+
+@pytest.mark.parametrize("lost", [math.inf, math.nan, -math.inf])
+def test_a_trial_without_a_finite_value_does_not_decide(made, lost):
+    found = of_losses(made, 2, a=[5.0] * 19 + [lost], b=[0.1] * 19 + [lost])
+    assert [found.outcome(name).best(2).mean for name in "ab"] == pytest.approx([5.0, 0.1])
+    assert found.outcome("b").best(2, bootstrap=50).mean == pytest.approx(0.1)
+    assert found.sentences()[:2] == [
+        "With 2 trials each, b has the best expected train_loss: 0.1.",
+        "It beats a in at least 99% of repetitions.",
+    ]
+    assert found.outcome("b").best_trial.curve.final("train_loss") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("ask", ["beats", "rows", "audit", "boundaries", "health", "rank_probabilities"])
+def test_no_trials_at_all_are_refused(compared, ask):
+    names = ["adam", "sgd"] if ask == "beats" else []
+    with pytest.raises(ValueError, match="k = 0 must be a whole number of at least 1"):
+        getattr(compared, ask)(*names, k=0)

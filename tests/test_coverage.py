@@ -496,3 +496,13 @@ def test_taxonomy_says_that_all_is_verified(cli):
     }
     assert all(each["verified"] is True for each in found)
     assert all(each["equations"] for each in found)
+
+
+def test_a_ratio_that_the_witness_leaves_open():
+    """What ε/η allows depends on η: a wide one covers what the plain ranges cover."""
+    table = {"rule": "adam", "learning_rate": {"log": [1e-4, 1e6]}, "epsilon": {"log": [1e-8, 1e8]}}
+    table |= {"one_minus_beta1": {"log": [1e-3, 1e0]}, "beta2": 0.999}
+    ratio = {key: value for key, value in table.items() if key != "epsilon"} | {
+        "epsilon/learning_rate": {"log": [1e-8, 1e8]}
+    }
+    assert covered(sgd(), ratio, 1.0).share == pytest.approx(covered(sgd(), table, 1.0).share, abs=FEW)

@@ -20,7 +20,7 @@ from levelfield.words import search_sentences
 MOMENTUM = {"rule": "momentum", "learning_rate": {"log": [1e-4, 1e-1]}, "one_minus_momentum": {"log": [1e-2, 1e0]}}
 METRICS = {"train_loss": Direction.MINIMIZE, "error": Direction.MINIMIZE, "accuracy": Direction.MAXIMIZE}
 FALLING = (9.0, 4.0, 3.0, 2.5, 2.2, 2.1, 2.05, 2.02, 2.01, 2.0)  # and flat at its end
-QUESTIONS = ["infeasible trials", "good trials", "still improving with trials", "curve still falling at the end"]
+QUESTIONS = ["infeasible trials", "good trials", "still improving with trials", "curve still improving at the end"]
 
 
 def study_of(table: Mapping[str, Any] = MOMENTUM, **changes: Any) -> lf.Study:
@@ -183,7 +183,7 @@ def test_more_trials_that_would_not_help():
     ids=["falling", "straight", "few", "rising"],
 )
 def test_a_curve_that_still_falls_at_its_end(curve, late):
-    found = asked(trials_of(PLENTY, curve=list(curve)))["curve still falling at the end"]
+    found = asked(trials_of(PLENTY, curve=list(curve)))["curve still improving at the end"]
     assert found.value == pytest.approx(late)
     assert found.threshold == 0.05
     assert found.healthy is (late <= 0.05)
@@ -204,8 +204,8 @@ def test_a_best_step_that_comes_early(best, steps, healthy):
 
 def test_it_is_the_best_trial_s_curve_that_is_looked_at():
     good, others = trials_of([0.0], curve=np.linspace(9, 2, 10)), trials_of(PLENTY)
-    assert not asked([*good, *others])["curve still falling at the end"].healthy
-    assert asked([*others, *trials_of([9.0], curve=np.linspace(9, 2, 10))])["curve still falling at the end"].healthy
+    assert not asked([*good, *others])["curve still improving at the end"].healthy
+    assert asked([*others, *trials_of([9.0], curve=np.linspace(9, 2, 10))])["curve still improving at the end"].healthy
 
 
 def test_curves_that_are_too_short_or_broken_are_not_judged():
@@ -277,7 +277,7 @@ def test_a_comparison_checks_every_optimizer_and_says_what_fails(made):
     assert all(each.healthy for (name, _), each in found.items() if name == "good")
     assert [question for (name, question), each in found.items() if name == "bad" and not each.healthy] == [
         "infeasible trials",
-        "curve still falling at the end",
+        "curve still improving at the end",
     ]
     content = [each.as_dict() for each in found.values()]
     assert json.loads(json.dumps(content)) == content

@@ -106,11 +106,12 @@ def test_killed_at_random_and_resumed_gives_the_same_pool(folders):
             np.testing.assert_array_equal(values, other.curve.values[metric], err_msg=f"{key} {metric}")
 
 
-def test_interrupted_saves_says_how_to_go_on_and_exits_130(folders):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_interrupted_saves_says_how_to_go_on_and_exits_130(folders, ending):
     _, folder = folders
     process = start(folder)
     wait_for(folder, 2, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ending)
     code = process.wait(timeout=60)
     err = (folder / "stderr").read_text()
     assert code == 130, err

@@ -237,3 +237,24 @@ def test_a_cost_by_hand():
     found = Outcome("ours", pool, 6, METRICS, "error", spent=4 * 30 + 10 + 5)
     assert found.cost(4) == 135
     assert found.cost(1) == pytest.approx(33.75)
+
+
+def test_trials_read_earlier_cost_less():
+    steps = np.array([10, 20, 40])
+    curves = [Curve(steps, {"train_loss": np.array([3.0, 2.0, 1.0])}) for _ in range(4)]
+    pool = [Trial(Point(i, {}, i), Status.FEASIBLE, curve, seconds=8.0) for i, curve in enumerate(curves)]
+    whole = Outcome("it", pool, 5, {"train_loss": Direction.MINIMIZE}, "train_loss", spent=4 * 40 + 10)
+    early = whole.at(step=25)
+    assert (early.seconds, early.cost(1)) == (4.0, (4 * 20 + 10) / 4)
+    assert (whole.seconds, whole.cost(1)) == (8.0, (4 * 40 + 10) / 4)
+    assert early.at(step=10).cost(1) == (4 * 10 + 10) / 4
+    assert list(early.curve(pool[0]).steps) == [10, 20]
+
+
+@pytest.mark.parametrize(("way", "wrong"), [(Direction.MINIMIZE, 280), (Direction.MAXIMIZE, 1720)])
+def test_a_target_that_is_met_exactly_is_reached(way, wrong):
+    """Curves are float32, in which 280 / 2,000 is a little more than 0.14, and 0.86 a little more or less."""
+    value = np.array([wrong / 2000], np.float32)
+    trial = Trial(Point(0, {}, 0), Status.FEASIBLE, Curve(np.array([10]), {"m": value}))
+    it = Outcome("it", [trial], 1, {"m": way}, "m", Target("m", wrong / 2000))
+    assert it.steps_to_target(1).probability == 1

@@ -607,6 +607,28 @@ def test_halves_are_rounded_as_python_rounds_them(opened, made):
     assert rows == said(comparison, "test_error")
 
 
+def test_a_page_of_trials_read_earlier(opened, comparison):
+    view = comparison.at(step=30)
+    page = opened(view)
+    page.evaluate("window.page.showAll()")
+    assert table(page) == said(view, "test_error")
+    expected, found = live_rows(view), charts(page)
+    for key in ("outcomes:select", "best_of_k", "beats", "trials:0:0"):
+        assert_same(found[key], expected[key], key)
+
+
+def test_trials_without_a_finite_value_do_not_decide_the_page(opened, made):
+    pools = pools_of(["sgd", "momentum"], 10)
+    for pool in pools.values():
+        for lost, index in ((np.nan, 1), (np.inf, 4), (-np.inf, 7)):
+            pool[index]["valid_error"][-1] = lost
+    comparison = made(study_of({"sgd": SGD, "momentum": MOMENTUM}, pool=10), pools)
+    page = opened(comparison)
+    assert table(page) == said(comparison, "test_error")
+    ask(page, k=2)
+    assert table(page) == said(seen(comparison, 2), "test_error")
+
+
 # ---------------------------------------------------------------------------- metrics that go up
 
 

@@ -54,6 +54,19 @@ def test_the_sure_one_with_few_trials_and_the_lucky_one_with_many():
     ]
 
 
+def test_one_that_is_mostly_beaten_and_better_on_average():
+    """b has the lower values but for one in ten, which is so bad that its mean is worse up to K = 4 or so."""
+    found = plan(outcomes_of(a=[0.5] * 20, b=[0.1] * 19 + [1e9])).stretches[0]
+    assert (found.optimizer, found.rivals, found.ahead) == ("a", [], ["b"])
+    assert found.named == "a (on average: b mostly beat it)"
+
+
+def test_trials_without_a_finite_value_do_not_decide():
+    for lost in (math.inf, math.nan):
+        (only,) = plan(outcomes_of(a=[5.0] * 19 + [lost], b=[0.1] * 19 + [lost])).stretches
+        assert (only.optimizer, only.rivals) == ("b", [])
+
+
 def test_one_that_is_always_ahead():
     found = plan(outcomes_of(good=np.linspace(0.1, 0.2, 8), bad=np.linspace(0.3, 0.4, 8)))
     (only,) = found.stretches
@@ -212,5 +225,5 @@ def test_a_comparison_plans_from_its_trials(made):
     assert b.expected == pytest.approx(lf.best_of(LUCKY, 3).mean, rel=1e-6)
     content = found.as_dict()
     assert json.loads(json.dumps(content)) == content
-    assert content["by_trials"] == [{"optimizer": "a", "first": 1, "last": 10, "rivals": ["b"]}]
+    assert content["by_trials"] == [{"optimizer": "a", "first": 1, "last": 10, "rivals": ["b"], "ahead": []}]
     assert [each["optimizer"] for each in content["within_budget"]] == ["a", "b"]

@@ -198,10 +198,10 @@ def test_a_grid_is_refined_by_a_longer_choice(store):
 def test_an_unfinished_pool_is_not_refined(store):
     small, study = study_of(pool=10), study_of()
     searched(small, store, BEYOND)
-    with pytest.raises(UsageError, match=rf"^sgd: 10 of {POOL} trials have run; 'levelfield run' completes the pool"):
+    with pytest.raises(UsageError, match=rf"^sgd: its pool has 10 of {POOL} feasible trials \(10 tried\); 'levelf"):
         refine(lf.Comparison(study, store))
     run(study.only(["sgd"]), store, Formula(BEYOND))
-    with pytest.raises(UsageError, match=rf"^momentum: 10 of {POOL} trials"):
+    with pytest.raises(UsageError, match=rf"^momentum: its pool has 10 of {POOL} feasible trials"):
         refine(lf.Comparison(study, store))
 
 
@@ -385,7 +385,7 @@ def test_an_existing_file_is_never_overwritten(cli, extra):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["mine.toml", "--pool", "12"], "sgd: 10 of 12 trials have run"),
+        (["mine.toml", "--pool", "12"], "sgd: its pool has 10 of 12 feasible trials (10 tried)"),
         (["mine.toml", "--pool", "4"], "at least 5 trials"),
         (["mine.toml", "--rounds", "0"], "--rounds"),
         (["mine.toml", "--rounds", "many"], "--rounds"),

@@ -9,6 +9,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
+from levelfield import workloads
 from levelfield.analysis.outcomes import Target
 from levelfield.analysis.protocols import by_protocol, flips
 from levelfield.report.data import packed, script_json
@@ -81,6 +83,20 @@ def pools() -> dict[str, list[dict[str, np.ndarray]]]:
 @pytest.fixture(scope="module")
 def comparison(made, pools) -> lf.Comparison:
     return made(study_of(), pools, INFEASIBLE)
+
+
+@pytest.fixture
+def accuracies(made, pools, monkeypatch) -> lf.Comparison:
+    """Selected by a metric that is the better the higher."""
+    metrics = {"train_loss": "minimize", "valid_accuracy": "maximize"}
+    own = replace(workloads.get_workload("fashion_mini"), name="own", metrics=metrics, select="valid_accuracy")
+    monkeypatch.setitem(workloads._registered, own.name, own)
+    study = study_of(workload="own", target={"metric": "valid_accuracy", "value": 0.7})
+    risen = {
+        name: [{"train_loss": each["train_loss"], "valid_accuracy": 1 - each["valid_error"]} for each in pool]
+        for name, pool in pools.items()
+    }
+    return made(study, risen, INFEASIBLE)
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +344,22 @@ def test_figures_name_what_they_show(files):
     assert not any("@" in text for svg in files.values() if svg.startswith("<svg") for text in texts(svg))
 
 
+def test_harder_targets_stand_to_the_right(comparison, accuracies):
+    for view, upwards in ((comparison, False), (accuracies, True)):
+        (panel,) = (panel for figure in figures(view) for panel in figure.panels if "target" in panel.rows[0])
+        scale = panel.spec()["layer"][0]["encoding"]["x"]["scale"]
+        assert scale["reverse"] is not upwards
+        assert scale["type"] == "linear"
+
+
+def test_targets_below_zero_are_on_a_linear_axis(made, pools):
+    shifted = {name: [{key: c - 1 for key, c in each.items()} for each in pool] for name, pool in pools.items()}
+    view = made(study_of(select="train_loss", target={"metric": "train_loss", "value": -0.5}), shifted, INFEASIBLE)
+    (panel,) = (panel for figure in figures(view) for panel in figure.panels if "target" in panel.rows[0])
+    assert min(row["target"] for row in panel.rows) < 0
+    assert panel.spec()["layer"][0]["encoding"]["x"]["scale"]["type"] == "linear"
+
+
 def test_figures_have_nothing_to_select(files, drawn):
     for name in drawn:
         spec = json.loads(files[f"{name}.pdf"])
@@ -411,7 +443,7 @@ def test_without_a_flip_none_is_told(made):
     # In one protocol adam leads; in the other they tie, so that nobody leads.
     found = made(study_of(optimizers), constant({"sgd rate": 0.4, "adam rate": 0.2, "adam all": 0.3, "sgd all": 0.3}))
     assert flips(by_protocol([found])) == []
-    assert "No two rules change places between the protocols." in render(found)
+    assert "No two rules change places between the protocols" in render(found)
 
 
 def test_the_figure_of_protocols(protocols):
@@ -619,6 +651,11 @@ def test_spaces_beside_the_initial_ones(made):
     assert "log [1e-04, 100]" in page
 
 
+def test_a_study_that_borrows_a_name_has_no_initial_spaces(made):
+    study = study_of(name="fashion_mnist")
+    assert {row["initial"] for row in space_rows(made(study, {}))} == {""}
+
+
 def test_spaces_without_initial_ones(comparison):
     assert {row["initial"] for row in space_rows(comparison)} == {""}
     assert '<th scope="col">initial</th>' not in render(comparison)
@@ -759,10 +796,26 @@ def test_report_beside_studies_of_one_store(cli, made, tmp_path):
     for i, name in enumerate(("small", "other")):
         study = lf.load_study(f"{name}.toml")
         made(study, constant({"sgd": 0.1 + i / 5, "adam": 0.2}), store=store)
-    code, _, _ = cli("report", "small.toml", "--beside", "other.toml", "--beside", "never.toml", "--store", str(store))
+    code, _, _ = cli("report", "small.toml", "--beside", "other.toml", "--store", str(store))
     assert code == 0
     page = Path("levelfield-out/small/report.html").read_text()
     assert "sgd leads adam with small (100%), and trails it with other (0%)." in page
+
+
+def test_a_study_beside_that_has_no_trials_in_the_store_is_refused(cli, made, tmp_path):
+    made(lf.load_study("small.toml"), constant({"sgd": 0.1, "adam": 0.2}), store=tmp_path / "all.db")
+    Path("never.toml").write_text(study_of(name="never", seed=9).to_toml())
+    code, _, err = cli("report", "small.toml", "--beside", "never.toml", "--store", str(tmp_path / "all.db"))
+    assert code == 2
+    assert err == "levelfield: --beside never.toml: no trial of it is stored; 'levelfield run never.toml' trains them\n"
+
+
+def test_a_study_beside_is_selected_by_the_same_metric(cli, made, tmp_path):
+    other = lf.load_study("other.toml").replace(select="valid_loss")
+    Path("other.toml").write_text(other.to_toml())
+    code, _, _ = cli("report", "small.toml", "--beside", "other.toml", "--figures", "figures")
+    assert code == 0
+    assert "valid_error" in texts(Path("figures/protocols.svg").read_text())
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_plan_by_command(cli):
         (["rerun", "--optimizers", "sgd", "--trial", "1"], "sgd's trial 1 is infeasible"),
         (["rerun", "--trial", "9"], "sgd has no trial 9"),
         (["rerun", "--metric", "train_los"], "did you mean 'train_loss'"),
-        (["rerun", "--seed", "5"], "sgd has no feasible trial to rerun"),
+        (["rerun", "--seed", "5"], "sgd has no trial to rerun yet: run it first"),
         (["rerun", "--out", "elsewhere"], "no such store"),
         (["plan", "--gpu-hours", "0"], "--gpu-hours 0"),
         (["plan", "--gpu-hours", "-1"], "--gpu-hours -1"),

@@ -151,6 +151,15 @@ def test_the_page_fills_as_trials_arrive(url, study, store):
     assert "0.1234" not in empty
 
 
+def test_reruns_appear_in_the_page(url, study, store):
+    put(study, store, "sgd", {0: 0.25, 1: 0.5})
+    assert "fresh seeds" not in ask(url).text
+    with lf.Store.open(store) as opened:
+        again = lf.rerun_study(lf.Comparison(study, opened), ["sgd"], seeds=2)
+    put(again, store, "sgd", {0: 0.375, 1: 0.125})
+    assert "fresh seeds" in ask(url).text
+
+
 def test_a_store_of_other_studies_counts_as_empty(url, study, store):
     before = state(url)
     put(study.replace(seed=7), store, "sgd", {0: 1.0})

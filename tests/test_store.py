@@ -498,3 +498,14 @@ def test_a_store_that_fails_later_says_so_in_one_line(tmp_path: Path) -> None:
             with pytest.raises(StoreError) as error:
                 read("adam")
             assert "\n" not in str(error.value)
+
+
+def test_a_database_with_a_table_of_the_same_name_is_no_store(tmp_path):
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("create table trials (id integer, name text)")
+        other.commit()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="a database, but no levelfield store"):
+        Store.open(path)
+    assert path.read_bytes() == before

@@ -461,6 +461,7 @@ def refusal(content: dict) -> str:
         ({"target": {"metric": "valid_error"}}, ["target.value is missing"]),
         ({"target": {"metric": "valid_error", "value": math.nan}}, ["target.value", "nan"]),
         ({"target": {"metric": "valid_error", "value": 0.1, "when": 3}}, ["target.when"]),
+        ({"target": {"metrc": "valid_error", "value": 0.1}}, ["target.metrc", "did you mean 'metric'?"]),
         ({"target": 0.066}, ["target = 0.066"]),
         ({"trials": 501}, ["trials = 501", "pool = 500", "raise pool or lower trials"]),
         ({"trials": 0}, ["trials = 0", "greater than or equal to 1"]),
@@ -551,6 +552,20 @@ def test_a_misspelt_field_is_named_though_the_right_one_is_missing(field, misspe
         ({"rule": "sgd", "learning_rate": math.nan}, ["learning_rate", "nan", "finite"]),
         ({"rule": "sgd", "learning_rate": {"choice": [0.1, math.inf]}}, ["learning_rate", "inf", "finite"]),
         ({"rule": "sgd", "learning_rate": LOG, "protocol": 3}, ["protocol = 3", "string"]),
+        (
+            {"rule": "momentum", "learning_rate": LOG, "one_minus_momentum": {"log": [1e-8, 1]}},
+            ["one_minus_momentum reaches 1e-08", "1e-07", "float32"],
+        ),
+        (
+            {
+                "rule": "rmsprop",
+                "learning_rate": LOG,
+                "epsilon": 1,
+                "rho": 0.9,
+                "momentum/rho": {"uniform": [0.5, 1.5]},
+            },
+            ["momentum/rho × rho reaches 1.35", "[0, 1]"],
+        ),
         ({"rule": "sgd", "learning_rate": LOG, "schedule": "linear"}, ["schedule = 'linear'", "kind"]),
         ({"rule": "sgd", "learning_rate": LOG, "schedule": {"kind": "stpe"}}, ["'stpe'", "did you mean 'step'?"]),
     ],
@@ -644,6 +659,17 @@ def test_scaling_shrinks_steps_trials_and_pool_together():
     assert study.scale == 0.02
     assert study.name.endswith("_0.02x")
     assert study.spec()["optimizers"] == small().spec()["optimizers"]
+
+
+def test_the_whole_of_a_study_is_the_study():
+    study = lf.load_study("fashion_mnist")
+    assert study.scaled(1) is study
+
+
+def test_a_scaled_study_is_evaluated_as_often_or_a_few_times():
+    study = lf.load_study("fashion_mnist")  # 10,000 steps, evaluated every 500
+    intervals = {factor: study.scaled(factor).eval_interval for factor in (0.9, 0.2, 0.1, 0.002)}
+    assert intervals == {0.9: 500, 0.2: 500, 0.1: 250, 0.002: 5}
 
 
 def test_a_scaled_study_has_trials_of_its_own():
@@ -760,3 +786,11 @@ def test_code_that_is_no_path_is_refused(own, code):
     own.write_text(OWN_STUDY.replace('"own.py"', code))
     with pytest.raises(StudyError, match="code"):
         lf.load_study(own)
+
+
+def test_a_rule_of_another_version_has_trials_of_its_own(own):
+    study = lf.load_study(own)
+    rules.register_rule("own", lambda **_: None, {"learning_rate": rules.Hyperparameter(low=0.0)})
+    assert lf.load_study(own).identity("own") == study.identity("own")
+    rules.register_rule("own", lambda **_: None, {"learning_rate": rules.Hyperparameter(low=0.0)}, version=2)
+    assert lf.load_study(own).identity("own") != study.identity("own")

@@ -458,6 +458,38 @@ def test_a_workloads_metrics_may_be_declared_in_words() -> None:
     assert way is Direction.MAXIMIZE
 
 
+@pytest.mark.parametrize("n", [64, 100, 1000, 2000, 5000, 10_007])
+def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int) -> None:
+    """280 wrong of 2,000 is 0.14, to the last bit: ties are ties, and a target that is met is reached."""
+    right = np.ones((3, n), np.float32)
+    rng = np.random.default_rng(n)
+    for row in right:
+        row[rng.choice(n, n // 7, replace=False)] = 0
+    evaluation = {"train": right[0], "valid": right[1], "test": right[2]}
+    workload = Workload(
+        name="counts",
+        summary="counts",
+        batch_size=1,
+        eval_interval=1,
+        metrics=minimized("train_loss", "valid_loss", "test_loss"),
+        select="train_loss",
+        load=lambda: Data(train=(), evaluation=evaluation),
+        init=lambda key: (jnp.ones(()), ()),
+        loss=lambda params, state, batch, key, hyperparameters: (params, state),
+        evaluate=lambda params, state, batch: {"loss": jnp.mean(batch != 1)},
+        draw=lambda key, batch_size: (),
+    )
+    found = trained(job_of(workload, "sgd", steps=1, eval_interval=1), 1, [Point(0, {"learning_rate": 0.0}, 0)])[0]
+    assert {found.curve.final(metric) for metric in workload.metrics} == {float(np.float32((n // 7) / n))}
+
+
+def test_a_metric_that_is_declared_but_not_evaluated_is_named(register: Any) -> None:
+    declared = get_workload("wilson").metrics | {"valid_accuracy": Direction.MAXIMIZE}
+    workload = register(dataclasses.replace(get_workload("wilson"), name="short", metrics=declared))
+    with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but what it evaluates is .*valid_er"):
+        trained(job_of(workload, "sgd", steps=1, eval_interval=1), 1, [Point(0, {"learning_rate": 0.0}, 0)])
+
+
 def test_means_over_chunks_are_means_over_all_examples() -> None:
     """Whatever the number of examples: a chunk's worth, a rest, a prime."""
     sizes = {"train": 130, "one": 1, "whole": 64, "more": 65, "prime": 251, "even": 200}

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from levelfield.analysis.best_of import check_k
 from levelfield.analysis.boundaries import Boundary, boundaries
 from levelfield.analysis.health import Check, checks
 from levelfield.analysis.outcomes import Outcome, Target
@@ -66,9 +67,15 @@ class Comparison:
             raise UnknownName.of("optimizer of this study", optimizer, self._outcomes)
         return self._outcomes[optimizer]
 
+    def _k(self, k: int | None) -> int:
+        """How many trials: as asked for, or the study's K."""
+        chosen = self.study.trials if k is None else k
+        check_k(chosen)
+        return chosen
+
     def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
         """P(one optimizer's best of k is strictly better than the other's)."""
-        return self.outcome(ours).beats(self.outcome(theirs), k or self.study.trials)
+        return self.outcome(ours).beats(self.outcome(theirs), self._k(k))
 
     def beats_matrix(self, k: int | None = None) -> dict[str, dict[str, float]]:
         """P(row's best of k is strictly better than column's), for every two optimizers."""
@@ -76,7 +83,7 @@ class Comparison:
 
     def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
         """P(an optimizer's best of k comes first, second, …); those that tie share the better place."""
-        found = rank_probabilities([outcome.ranked() for outcome in self._outcomes.values()], k or self.study.trials)
+        found = rank_probabilities([outcome.ranked() for outcome in self._outcomes.values()], self._k(k))
         return {name: [float(chance) for chance in row] for name, row in zip(self._outcomes, found, strict=True)}
 
     def settles(self) -> int | None:
@@ -137,7 +144,7 @@ class Comparison:
 
     def rows(self, k: int | None = None) -> list[dict[str, Any]]:
         """One row an optimizer, in the study's order."""
-        k = k or self.study.trials
+        k = self._k(k)
         return [self._row(outcome, k) for outcome in self._outcomes.values()]
 
     def _row(self, outcome: Outcome, k: int) -> dict[str, Any]:
@@ -175,14 +182,14 @@ class Comparison:
 
     def audit(self, k: int | None = None) -> list[Finding]:
         """For each inclusion between the optimizers: is the general one's best of k no worse?"""
-        k = k or self.study.trials
+        k = self._k(k)
         if k not in self._findings:
             self._findings[k] = audit(self, k)
         return self._findings[k]
 
     def boundaries(self, k: int | None = None) -> list[Boundary]:
         """For each axis of each optimizer: where the good trials lie in its range, and a better one if there is."""
-        study, k = self.study, k or self.study.trials
+        study, k = self.study, self._k(k)
         found: list[Boundary] = []
         for name, outcome in self._outcomes.items():
             axes = tuple(study.optimizer(name).space)
@@ -195,7 +202,7 @@ class Comparison:
 
     def health(self, k: int | None = None) -> list[Check]:
         """Whether each search can be trusted: infeasible trials, good ones, whether more would still help."""
-        k = k or self.study.trials
+        k = self._k(k)
         found: list[Check] = []
         for name, outcome in self._outcomes.items():
             axes = self.study.optimizer(name).space.free

@@ -31,8 +31,7 @@ class Refinement:
 def refine(comparison: Comparison, name: str | None = None) -> Refinement:
     """Propose better ranges. Every optimizer's pool must be full; one without a good trial says what to do."""
     study = comparison.study
-    if study.pool < FEWEST:
-        raise UsageError(f"pool = {study.pool}: ranges are judged by at least {FEWEST} trials; raise pool")
+    _check_pool(study)
     for optimizer in study.optimizers:
         outcome = comparison.outcome(optimizer)
         if outcome.tried and not outcome.pool:
@@ -42,8 +41,8 @@ def refine(comparison: Comparison, name: str | None = None) -> Refinement:
             )
         if len(outcome.pool) < study.pool:
             raise UsageError(
-                f"{optimizer}: {len(outcome.pool)} of {study.pool} trials have run; 'levelfield run' completes the "
-                f"pool before it is refined"
+                f"{optimizer}: its pool has {len(outcome.pool)} of {study.pool} feasible trials "
+                f"({outcome.tried} tried); 'levelfield run' completes it, or says why it cannot"
             )
     found = comparison.boundaries()
     changes = [each for each in found if not each.settled]
@@ -72,6 +71,11 @@ def refine(comparison: Comparison, name: str | None = None) -> Refinement:
     return Refinement(comparison, found, refined)
 
 
+def _check_pool(study: Study) -> None:
+    if study.pool < FEWEST:
+        raise UsageError(f"pool = {study.pool}: ranges are judged by at least {FEWEST} trials; raise pool")
+
+
 def _next_name(name: str) -> str:
     """
     >>> _next_name("mine"), _next_name("mine_refined"), _next_name("mine_refined2")
@@ -92,6 +96,7 @@ def rounds(
     """
     if most < 1:
         raise UsageError(f"--rounds {most}: give a whole number of at least 1")
+    _check_pool(study)
     for number in range(most + 1):
         run(study, store, executor, listener)
         comparison = Comparison(study, store)

@@ -39,9 +39,12 @@ def rerun_study(
 
 def _chosen(comparison: Comparison, name: str, index: int | None) -> Trial:
     if index is None:
-        if (best := comparison.outcome(name).best_trial) is None:
+        outcome = comparison.outcome(name)
+        if not outcome.tried:
+            raise UsageError(f"{name} has no trial to rerun yet: run it first, or leave it out with --optimizers")
+        if outcome.best_trial is None:
             raise UsageError(f"{name} has no feasible trial to rerun: lower its learning rate and run it again")
-        return best
+        return outcome.best_trial
     found = next((trial for trial in comparison.trials[name] if trial.point.index == index), None)
     if found is None:
         raise UsageError(f"{name} has no trial {index}: its pool holds {len(comparison.trials[name])}")

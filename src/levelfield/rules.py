@@ -51,6 +51,7 @@ class Rule:
     hyperparameters: Mapping[str, Hyperparameter]
     build: Callable[..., Any] | str  # a callable, or "module:function", imported when needed
     scheduled: bool = False  # whether more than the learning rate may be a function of the step
+    version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
 
     def __call__(self, **hyperparameters: Any) -> Any:
         """The optax.GradientTransformation of this rule."""
@@ -70,8 +71,19 @@ class Rule:
                 raise SpaceError(f"{self.name} needs {name}: give it a range or a value")
 
 
-def check_domain(axis: Axis, about: Hyperparameter) -> None:
+CLOSEST_TO_1 = 1e-7  # what lies much closer is 1 in float32, in which trials train
+
+
+def check_domain(axis: Axis, about: Hyperparameter, divisor: Axis | None = None) -> None:
     """Refuse values that the hyperparameter cannot take."""
+    if axis.one_minus:
+        for end in axis.dimension.ends:
+            if 0 < float(end) < CLOSEST_TO_1 * (1 - 1e-9):
+                raise SpaceError(f"{axis.key} reaches {end:g}: float32 tells nothing from 1 below {CLOSEST_TO_1:g}")
+    if divisor and divisor.extremes:
+        highest = float(axis.hyperparameter(max(axis.dimension.ends), {divisor.name: max(divisor.extremes)}))
+        if highest > about.high:
+            raise SpaceError(f"{axis.key} × {divisor.name} reaches {highest:g}, outside {about.interval}")
     # A ratio's bounds are not its hyperparameter's, but its divisor is positive: its sign is.
     domain = replace(about, high=float("inf")) if axis.divisor else about
     for end in axis.dimension.ends if axis.divisor else axis.extremes:
@@ -111,11 +123,20 @@ _RULES = {
 }
 
 
-def register_rule(name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter]) -> Rule:
-    """Make a rule usable in studies. ``build(**hyperparameters)`` returns an optax transformation."""
-    if name in _RULES or name.startswith("optax."):
-        raise SpaceError(f"a rule called {name!r} exists: choose another name")
-    _RULES[name] = Rule(name, dict(hyperparameters), build)
+_BUILT_IN = frozenset(_RULES)
+
+
+def register_rule(
+    name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter], version: int = 1
+) -> Rule:
+    """Make a rule usable in studies. ``build(**hyperparameters)`` returns an optax transformation.
+
+    One registered before under this name is replaced. Its trials are not: raise the version when a change alters what
+    they compute.
+    """
+    if name in _BUILT_IN or name.startswith("optax."):
+        raise SpaceError(f"a rule called {name!r} comes with levelfield: choose another name")
+    _RULES[name] = Rule(name, dict(hyperparameters), build, version=version)
     return _RULES[name]
 
 

@@ -272,7 +272,8 @@ class Axis:
         if self.one_minus:
             return 1.0 - float(value)
         if self.divisor:
-            return float(value) / self._divisor(hyperparameters)
+            found = float(value) / self._divisor(hyperparameters)
+            return round(found) if isinstance(self.dimension, Integer) else found
         return value
 
     def holds(self, hyperparameters: Mapping[str, Value]) -> bool:

@@ -98,9 +98,11 @@ class Store:
         return store
 
     def _check_or_create(self, create: bool) -> None:
-        tables = set(sa.inspect(self._engine).get_table_names())
+        inspector = sa.inspect(self._engine)
+        tables = {name: {each["name"] for each in inspector.get_columns(name)} for name in inspector.get_table_names()}
         if _meta.name not in tables:
-            if tables - _schema.tables.keys():
+            ours = {name: {column.name for column in table.columns} for name, table in _schema.tables.items()}
+            if any(ours.get(name) != columns for name, columns in tables.items()):
                 raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
             if not create:
                 raise NoStore(self.name, "holds no trials")
@@ -155,6 +157,11 @@ class Store:
                 raise StoreError(f"{self.name}: its trials have other metrics; raise the workload's version")
             for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
                 connection.execute(self._insert(table).on_conflict_do_nothing(), content)
+
+    def count(self) -> int:
+        """How many trials there are, of all studies."""
+        with self._connect() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).select_from(_trials)).scalar_one())
 
     def statuses(self, optimizer: str) -> dict[int, Status]:
         """Index → status of all finished trials: all that is needed to know what is missing."""

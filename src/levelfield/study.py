@@ -203,9 +203,11 @@ class Study(BaseModel):
         def shrunk(count: int) -> int:
             return max(1, round(count * factor))
 
+        if factor == 1:
+            return self
         counts = {name: shrunk(getattr(self, name)) for name in ("steps", "trials", "pool")}
-        # Evaluations do not get cheaper: of few steps, they would take most of the time.
-        interval = max(shrunk(self.eval_interval), -(-counts["steps"] // 4))
+        # Evaluations do not get cheaper: they stay as far apart, but for the few that a curve needs.
+        interval = min(self.eval_interval, -(-counts["steps"] // 4))
         name = f"{self.name}_{factor:g}x"
         return self.replace(name=name, scale=self.scale * factor, eval_interval=interval, **counts)
 
@@ -259,7 +261,7 @@ class Study(BaseModel):
             "rule": optimizer.rule.name,
             "schedule": optimizer.schedule,
             "space": optimizer.space.spec(),
-        }
+        } | ({"rule_version": optimizer.rule.version} if optimizer.rule.version != 1 else {})
 
     def identity(self, name: str) -> str:
         """A digest of the definition: equal where the trials are the same, whatever the study."""
@@ -365,7 +367,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     for one in space:
         if one.name not in known:
             raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", one.name, known)
-        check_domain(one, known[one.name])
+        check_domain(one, known[one.name], next((each for each in space if each.name == one.divisor), None))
     for needed, about in known.items():
         if about.required and needed not in space.names:
             raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")
@@ -394,7 +396,10 @@ def _one_line(error: ValidationError) -> str:
     first, *_ = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"{field!r} is no field of a study{suggestion(field, Study.model_fields)}"
+        *within, last = first["loc"]
+        parts: dict[str, type[BaseModel]] = {"target": Target, "refined": Refined}
+        of = parts.get(str(within[0]), Study) if within else Study
+        return f"{field!r} is no field of a {of.__name__.lower()}{suggestion(str(last), of.model_fields)}"
     if first["type"] == "missing":
         return f"{field} is missing: a study needs it"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""

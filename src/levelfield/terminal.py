@@ -76,7 +76,8 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
             markup=False,
         )
     if not changed:
-        console.print("No two rules change places between the rungs.", highlight=False)
+        said = "No two rules change places between the rungs, by which of them is the better one more often."
+        console.print(said, highlight=False)
 
 
 def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:

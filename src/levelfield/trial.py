@@ -48,6 +48,11 @@ class Curve:
         last = len(self.steps) if step is None else int(self.steps.searchsorted(step, side="right"))
         return float(self.values[metric][last - 1]) if last and metric in self.values else float("nan")
 
+    def until(self, step: int) -> Curve:
+        """The evaluations up to a step."""
+        last = int(self.steps.searchsorted(step, side="right"))
+        return Curve(self.steps[:last], {metric: values[:last] for metric, values in self.values.items()})
+
 
 @dataclass(frozen=True, eq=False)
 class Trial:

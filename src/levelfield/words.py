@@ -30,9 +30,9 @@ def show_number(value: Any) -> str:
         return "–"
     if 0.99 < value < 1:
         return f"{value:.{1 - math.floor(math.log10(1 - value))}f}".rstrip("0")
-    if value == 0 or 1e-3 <= abs(value) < 1e3:
+    if value == 0 or 1e-3 <= abs(value) < 999.5:
         return f"{value:.3g}"
-    return f"{value:.0f}" if 1e3 <= abs(value) < 1e6 else re.sub(r"\.?0+e", "e", f"{value:.2e}")
+    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else re.sub(r"\.?0+e", "e", f"{value:.2e}")
 
 
 def show_range(dimension: Any) -> str:
@@ -53,7 +53,8 @@ def show_metric(metric: str, value: float) -> str:
 
 
 def is_share(metric: str) -> bool:
-    return metric.endswith(("_error", "_accuracy"))
+    """Whether a metric is one of those that are shown in percent, of any split."""
+    return metric.partition("_")[2] in ("error", "accuracy")
 
 
 def show_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:
@@ -102,16 +103,20 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         f"{show_metric(study.select, means[first])}."
     ]
     chances = {name: comparison.beats(first, name) for name in others}
-    tied = [name for name in others if max(chances[name], comparison.beats(name, first)) < 0.005]
+    against = {name: comparison.beats(name, first) for name in others}
+    tied = [name for name in others if max(chances[name], against[name]) < 0.005]
     beaten = [name for name in others if chances[name] >= CLEAR]
-    close = [name for name in others if name not in beaten + tied]
+    ahead = [name for name in others if against[name] >= CLEAR]
+    close = [name for name in others if name not in beaten + ahead + tied]
     if tied:
         said.append(f"It ties with {listed(tied)}.")
     if beaten:
         least = min(chances[name] for name in beaten)
-        said.append(
-            f"It beats {listed(beaten)} in {'all' if least > 0.995 else f'at least {least:.0%} of'} repetitions."
-        )
+        share = "all" if least > 1 - 1e-9 else f"at least {math.floor(100 * least)}% of"
+        said.append(f"It beats {listed(beaten)} in {share} repetitions.")
+    for name in ahead:
+        often = f"{math.floor(100 * against[name])}%"
+        said.append(f"Yet {name} is better in {often} of repetitions: in the others, so much worse that its mean is.")
     if close:
         shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
         said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
@@ -120,7 +125,7 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         said.append(f"The ranking is the same from {settled} trials on.")
     elif settled and settled > k:
         said.append(f"The ranking has not settled: it still changes up to {settled} trials.")
-    if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
+    if not beaten + ahead and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
     return said
 
@@ -183,12 +188,22 @@ def _target(comparison: Comparison, names: list[str]) -> str:
     able = {name: each for name, each in reached.items() if each.probability > 0}
     if not able:
         return f"No trial reached the target ({aim})."
-    fastest = min(able, key=lambda name: able[name].mean)
-    chance = able[fastest].probability
+    least = min(each.mean for each in able.values())
+    fastest = [name for name, each in able.items() if each.mean <= least * (1 + 1e-9)]
+    one = len(fastest) == 1
+    chances = listed([f"{able[name].probability:.0%}" for name in fastest])
     return (
-        f"{fastest} reaches the target ({aim}) soonest, after {able[fastest].mean:,.0f} of {study.steps:,} steps "
-        f"on average, where it does ({chance:.0%} of repetitions)."
+        f"{listed(fastest)} reach{'es' if one else ''} the target ({aim}) soonest, after {least:,.0f} of "
+        f"{study.steps:,} steps on average, where {'it does' if one else 'they do'} ({chances} of repetitions)."
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    >>> counted(1, "trial"), counted(2000, "trial")
+    ('1 trial', '2,000 trials')
+    """
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def listed(names: list[str]) -> str:

@@ -86,20 +86,21 @@ def best_of(values: Sequence[float] | np.ndarray, k: int, *, bootstrap: int | No
     values = np.asarray(values, float)
     if bootstrap is None:
         return estimate(values, weights(values, k))
-    return bootstrap_best(values, values, k, bootstrap, seed)
+    found = values[resampled(values, k, bootstrap, seed)]
+    return estimate(found, np.ones(len(found)))
 
 
-def bootstrap_best(selected_by: np.ndarray, reported: np.ndarray, k: int, resamples: int, seed: int = 0) -> Estimate:
-    """The paper's estimate: resample the pool, take the best of the first k by one metric, report another."""
+def resampled(values: np.ndarray, k: int, resamples: int, seed: int = 0) -> np.ndarray:
+    """The paper's way: which trial is the best of k, in each of so many resamples of the pool."""
     check_k(k)
-    feasible = np.flatnonzero(~np.isnan(selected_by))
+    feasible = np.flatnonzero(~np.isnan(values))
     if not len(feasible):
-        return NOTHING
+        return feasible
     generator = np.random.default_rng(seed)
     drawn = feasible[generator.integers(len(feasible), size=(resamples, int(k)))]
     # Draws come in random order, so that taking the first of several best shares ties equally.
-    best = drawn[np.arange(resamples), np.argmin(selected_by[drawn], axis=1)]
-    return estimate(reported[best], np.ones(resamples))
+    best: np.ndarray = drawn[np.arange(resamples), np.argmin(values[drawn], axis=1)]
+    return best
 
 
 def probability_better(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:

@@ -17,7 +17,7 @@ from scipy import stats
 
 from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
-from levelfield.rules import Hyperparameter
+from levelfield.rules import CLOSEST_TO_1, Hyperparameter
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
 from levelfield.words import show_number, show_range
 
@@ -75,12 +75,25 @@ class Boundary:
             "proposal": self.proposal.spec() if self.proposal else None,
         }
 
+    @property
+    def _change(self) -> str:
+        """Whether the proposal has all of the range, or leaves some of it behind."""
+        old, new = self.axis.dimension.ends, self.proposal.ends if self.proposal else ()
+        if isinstance(self.proposal, Choice):
+            return "widen" if set(old) <= set(new) else "move"
+        return "widen" if float(new[0]) <= float(old[0]) and float(old[-1]) <= float(new[-1]) else "move"
+
     def __str__(self) -> str:
         said = f"{self.optimizer}: {self.axis.key} {self.place}"
         if self.place in (Place.LOWER, Place.UPPER):
             chance = self.lower if self.place is Place.LOWER else self.upper
-            said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K)"
-            return f"{said}: widen to {show_range(self.proposal)}" if self.proposal else f"{said}, its legal limit"
+            leaning = "" if chance >= LIKELY else ", and trials get better towards it"
+            said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K{leaning})"
+            return (
+                f"{said}: {self._change} to {show_range(self.proposal)}"
+                if self.proposal
+                else f"{said}, its legal limit"
+            )
         if self.proposal:
             low, high = self.good
             said += f" (the good trials lie in {show_number(low)} … {show_number(high)})"
@@ -161,7 +174,7 @@ def _slopes(units: dict[str, np.ndarray], values: np.ndarray, better: np.ndarray
 def _learned_nothing(outcome: Outcome) -> bool:
     """Whether even the best trial's training loss hardly falls: then the selection metric is noise."""
     best = outcome.best_trial
-    losses = best.curve.values.get("train_loss") if best else None
+    losses = outcome.curve(best).values.get("train_loss") if best else None
     if losses is None or len(losses) < 2 or not np.isfinite(losses).all():
         return False
     return float(losses[0] - losses[-1]) < _LEARNED * abs(float(losses[0]))
@@ -171,7 +184,7 @@ def _progress(outcome: Outcome) -> np.ndarray:
     """By which share each trial's training loss changes from its first to its last evaluation; lower is better."""
     found = []
     for trial in outcome.pool:
-        first, last = (float(trial.curve.values["train_loss"][end]) for end in (0, -1))
+        first, last = (float(outcome.curve(trial).values["train_loss"][end]) for end in (0, -1))
         found.append((last - first) / (abs(first) or 1.0))  # seeds may start from unlike losses
     return np.array(found)
 
@@ -277,8 +290,8 @@ def _half_decade(exponent: float, up: bool) -> float:
 def _limits(axis: Axis, about: Hyperparameter) -> tuple[float, float]:
     """Between which values the axis's coordinate must stay."""
     tiny = 1e-30
-    if axis.one_minus:  # closer to 1 than this there is no number to tell from it
-        return max(1e-15, 1 - about.high), min(1.0, 1 - about.low)
+    if axis.one_minus:
+        return max(CLOSEST_TO_1, 1 - about.high), min(1.0, 1 - about.low)
     if axis.divisor:
         return tiny, math.inf
     positive = isinstance(axis.dimension, Log) or (about.open and about.low >= 0)

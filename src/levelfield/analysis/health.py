@@ -61,7 +61,8 @@ def checks(
     ranked = outcome.ranked()
     if not np.isfinite(ranked).any():
         return
-    yield from _of_search(outcome, ranked[np.isfinite(ranked)], k)
+    if any(axis.dimension.free for axis in axes):  # else all differ by their seeds alone
+        yield from _of_search(outcome, ranked[np.isfinite(ranked)], k)
     yield from _of_curves(outcome)
     if reruns and len(reruns.pool) > 1:
         yield from _of_seeds(outcome, ranked, reruns)
@@ -114,11 +115,12 @@ def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
 
 def _of_curves(outcome: Outcome) -> Iterator[Check]:
     best = outcome.best_trial
-    values = best.curve.values.get(outcome.select) if best else None
-    if best is None or values is None or len(values) < 3:
+    found = outcome.curve(best) if best else None
+    values = found.values.get(outcome.select) if found else None
+    if found is None or values is None or len(values) < 3:
         return
     sign = -1 if outcome.metrics[outcome.select] is Direction.MAXIMIZE else 1
-    curve, steps = sign * np.asarray(values, float), best.curve.steps
+    curve, steps = sign * np.asarray(values, float), found.steps
     if not np.isfinite(curve).all():
         return
     at = max(0, int(np.searchsorted(steps, 0.9 * steps[-1], side="right")) - 1)
@@ -126,12 +128,12 @@ def _of_curves(outcome: Outcome) -> Iterator[Check]:
     late = float((curve[at] - curve[-1]) / fall * 0.1 / part) if fall and part else 0.0
     yield Check(
         outcome.name,
-        "curve still falling at the end",
+        "curve still improving at the end",
         late,
         _LATE,
         late <= _LATE,
         f"the best trial makes {max(late, 0):.0%} of its progress in the last tenth of its steps",
-        "train longer, or let the schedule end lower",
+        "train longer, or let the learning rate fall further",
     )
     early = float(steps[int(curve.argmin())] / steps[-1])
     yield Check(

@@ -22,12 +22,14 @@ class Stretch:
     optimizer: str
     first: int
     last: int
-    rivals: list[str] = field(default_factory=list, compare=False)  # which it does not clearly beat, at its last
+    rivals: list[str] = field(default_factory=list, compare=False)  # which are not told apart from it, at its last
+    ahead: list[str] = field(default_factory=list, compare=False)  # which clearly beat it there, but for bad trials
 
     @property
     def named(self) -> str:
-        others = f" (not told apart from {listed(self.rivals)})" if self.rivals else ""
-        return f"{self.optimizer}{others}"
+        said = [f"not told apart from {listed(self.rivals)}"] if self.rivals else []
+        said += [f"on average: {listed(self.ahead)} mostly beat it"] if self.ahead else []
+        return f"{self.optimizer} ({'; '.join(said)})" if said else self.optimizer
 
 
 @dataclass(frozen=True)
@@ -105,25 +107,22 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
     means = np.array([expected_best(outcome.ranked(), ks) for outcome in outcomes.values()])
     found: list[Stretch] = []
     for k, column in zip(ks, means.T, strict=True):
-        name = names[int(np.argmin(column))]
+        name = names[int(np.nanargmin(column))]
         first = found.pop().first if found and found[-1].optimizer == name else k
         found.append(Stretch(name, first, k))
-    return [
-        replace(
-            each,
-            rivals=[
-                other
-                for other in names
-                if other != each.optimizer and outcomes[each.optimizer].beats(outcomes[other], each.last) < CLEAR
-            ],
-        )
-        for each in found
-    ]
+    return [_with_rivals(each, outcomes) for each in found]
+
+
+def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
+    own, others = outcomes[stretch.optimizer], [name for name in outcomes if name != stretch.optimizer]
+    ahead = [name for name in others if outcomes[name].beats(own, stretch.last) >= CLEAR]
+    rivals = [name for name in others if own.beats(outcomes[name], stretch.last) < CLEAR and name not in ahead]
+    return replace(stretch, rivals=rivals, ahead=ahead)
 
 
 def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
     # Infeasible trials cost as many steps as they ran, at the speed of the others.
-    steps = max(int(trial.curve.steps[-1]) for trial in outcome.pool)
+    steps = max(int(outcome.curve(trial).steps.max(initial=1)) for trial in outcome.pool)
     hours = outcome.seconds * outcome.cost(1) / steps / 3600
     fitting = gpu_hours / hours if hours else math.inf
     trials = int(min(fitting, len(outcome.pool)))

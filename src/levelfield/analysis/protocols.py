@@ -25,7 +25,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Flip:
-    """Two rules whose order by expected best is another in the second protocol than in the first."""
+    """Two rules of which another one is the better one more often in the second protocol than in the first."""
 
     ours: str  # the better one before
     theirs: str

@@ -34,16 +34,18 @@ def rank_probabilities(pools: Sequence[np.ndarray], k: int) -> np.ndarray:
 
 
 def expected_best(values: np.ndarray, ks: Sequence[int]) -> np.ndarray:
-    """The mean of the best (lowest) of k, for several k."""
+    """The mean of the best (lowest) of k, for several k: as an Outcome's, of the finite ones."""
     ordered = np.sort(values[~np.isnan(values)])
     n = len(ordered)
     if not n:
         return np.full(len(ks), np.nan)
     # P(the best is the i-th or a later one), i = 0 … n
     later = ((n - np.arange(n + 1)) / n) ** np.asarray(ks)[:, None]
-    chances = later[:, :-1] - later[:, 1:]
-    with np.errstate(invalid="ignore"):  # what is never drawn counts for nothing, infinite or not
-        return np.asarray(np.where(chances > 0, chances * ordered, 0.0).sum(axis=1))
+    finite = np.isfinite(ordered)
+    chances = (later[:, :-1] - later[:, 1:])[:, finite]
+    if not finite.any():
+        return np.full(len(ks), np.nan)
+    return np.asarray((chances * ordered[finite]).sum(axis=1) / chances.sum(axis=1))
 
 
 def several_ks(most: int, count: int = _MOST_KS) -> list[int]:

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,16 +123,19 @@ def training(study: "Study", slots: str, executor: str, store: str) -> "Iterator
     chosen.check(study)
     with Store.open(store) as opened:
         progress = RunProgress(study)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: clusters end jobs by it
         try:
             with progress:
                 yield opened, chosen, progress
         except KeyboardInterrupt:
             typer.echo(
-                f"levelfield: interrupted; {progress.finished} trials finished in this run are saved in {store}. "
+                f"levelfield: interrupted; {progress.finished} trials finished in this run are saved in {opened.name}. "
                 f"To go on: {shlex.join(['levelfield', *sys.argv[1:]])}",
                 err=True,
             )
             raise typer.Exit(130) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def run_study(study: "Study", slots: str, executor: str, store: str) -> SearchExhausted | None:

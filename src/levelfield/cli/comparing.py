@@ -154,6 +154,7 @@ def check(
     """Validate a study, say what it costs, and which spaces can express which optimizers."""
     from levelfield.runner import cost
     from levelfield.taxonomy.coverage import coverage
+    from levelfield.words import counted
 
     found = cost(study)
     if measure:
@@ -171,11 +172,9 @@ def check(
     typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {study.eval_interval} steps")
     width = max(11, *map(len, found["free"]))
     for name, free in found["free"].items():
-        typer.echo(f"  {name:<{width}} {len(free)} free: {', '.join(free) or 'none'}")
-    typer.echo(
-        f"  cost        {len(study.optimizers)} optimizers × {study.pool} trials × {study.steps:,} steps "
-        f"= {found['trial_steps']:,} trial-steps, if all are feasible"
-    )
+        typer.echo(f"  {name:<{width}} {len(free)} free{': ' if free else ''}{', '.join(free)}")
+    each = [counted(len(study.optimizers), "optimizer"), counted(study.pool, "trial"), counted(study.steps, "step")]
+    typer.echo(f"  cost        {' × '.join(each)} = {found['trial_steps']:,} trial-steps, if all are feasible")
     if measure:
         speed = found["trial_steps_per_second"]
         typer.echo(f"  time        about {found['hours']:.2g} hours here ({speed:,.0f} trial-steps/s)")
@@ -253,11 +252,14 @@ def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
     from levelfield.comparison import Comparison
     from levelfield.study import load_study
 
-    other = load_study(name)
+    other = load_study(name).scaled(study.scale)
     if other.workload != study.workload:
         raise UsageError(f"--beside {name}: it trains {other.workload}, {study.name} trains {study.workload}")
     with open_store(other, store, None) as opened:
-        return Comparison(other, opened)
+        found = Comparison(other, opened)
+    if not any(found.trials.values()):
+        raise UsageError(f"--beside {name}: no trial of it is stored; 'levelfield run {name}' trains them")
+    return found.at(select=study.select)
 
 
 def _report(
@@ -269,8 +271,9 @@ def _report(
         comparison = Comparison(study, opened)
     if not any(comparison.trials.values()):  # rather than an empty page over a full one
         raise UsageError(f"{study.name}: no trial of this study, as given, is stored; 'levelfield run' trains them")
-    path = comparison.write_report(folder(study, out) / "report.html", beside)
+    page = folder(study, out) / "report.html"
     if as_json:
+        path = comparison.write_report(page, beside)
         print_json(
             {
                 "study": study.name,
@@ -290,5 +293,5 @@ def _report(
         from levelfield.terminal import print_comparison
 
         print_comparison(comparison)
-        typer.echo(f"\nreport: {path}")
+        typer.echo(f"\nreport: {comparison.write_report(page, beside)}")
     return comparison

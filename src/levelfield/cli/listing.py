@@ -1,7 +1,7 @@
 """What comes with levelfield: the taxonomy, data sets, studies, workloads."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from levelfield.cli.common import (
     data,
     print_json,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()

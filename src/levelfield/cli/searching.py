@@ -1,6 +1,7 @@
 """Search spaces and trials: refine, ladder, rerun, plan."""
 
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +83,9 @@ def refine(
     elif last is study:
         typer.echo("All ranges can stay: no new study is needed.")
     else:
-        typer.echo(f"wrote {path}; 'levelfield compare {path}' searches it")
+        trained = "" if rounds is None else f" --store {shlex.quote(store_name(study, store, out))}"
+        does = "searches it" if rounds is None else "shows it: its trials are in that store"
+        typer.echo(f"wrote {path}; 'levelfield compare {path}{trained}' {does}")
     if failure:
         raise failure
 
@@ -106,9 +109,10 @@ def ladder(
     failure = run_study(rising, slots, executor, store_name(study, store, out))
     with open_store(study, store, out) as opened:
         comparison = Comparison(rising, opened)
-    path = comparison.write_report(folder(study, out) / "ladder.html")
+    page = folder(study, out) / "ladder.html"
     columns = by_protocol([comparison])
     if as_json:
+        path = comparison.write_report(page)
         print_json(
             {
                 "study": rising.name,
@@ -124,7 +128,7 @@ def ladder(
         from levelfield.terminal import print_ladder
 
         print_ladder(columns, study.select)
-        typer.echo(f"\nreport: {path}")
+        typer.echo(f"\nreport: {comparison.write_report(page)}")
     if failure:
         raise failure
 

@@ -138,6 +138,7 @@ def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> flo
         index = next(points, None)
         return None if index is None else search.point(index)
 
-    segments = list(itertools.islice(executor.train(study, optimizer, take), 3))
-    timed = segments[1:] or segments  # the first also warms up
-    return sum(each.trial_steps for each in timed) / sum(each.seconds for each in timed)
+    timed = (segment for segment in executor.train(study, optimizer, take) if segment.seconds)
+    segments = list(itertools.islice(timed, 3))
+    warm = segments[1:] or segments  # the first also warms up
+    return sum(each.trial_steps for each in warm) / sum(each.seconds for each in warm)

@@ -273,9 +273,9 @@ def budgets(names: Names) -> Any:
     return _sweep(names, x, _metric(alt.Y, "mean"), _FORMAT)
 
 
-def targets(names: Names) -> Any:
-    """Steps to other targets."""
-    scale = alt.Scale(zero=False, nice=False, reverse=True)
+def targets(names: Names, upwards: bool) -> Any:
+    """Steps to other targets, the harder the further right."""
+    scale = alt.Scale(zero=False, nice=False, reverse=not upwards)
     x = alt.X("target:Q", title=_METRIC, axis=alt.Axis(format=_TICKS, grid=False, tickCount=4), scale=scale)
     y = alt.Y("mean:Q", title="steps to the target", axis=alt.Axis(format="~s"))
     return _sweep(names, x, y, ",.0f")
@@ -338,9 +338,13 @@ def _sweep(names: Names, x: Any, y: Any, number: str) -> Any:
     return (bars + base.mark_line(strokeWidth=2, point=True).encode(tooltip=tooltip)).properties(width=320, height=230)
 
 
+def axis_title(one: Axis) -> str:
+    return one.key.replace("one_minus_", "1 − ")
+
+
 def _x_of(field: str, one: Axis) -> Any:
     """The axis of a hyperparameter: its range with a little room beyond the borders."""
-    title = one.key.replace("one_minus_", "1 − ")
+    title = axis_title(one)
     if isinstance(one.dimension, Choice):
         return alt.X(f"{field}:O", title=title, sort=list(one.dimension.values), axis=alt.Axis(labelAngle=0))
     low, high = (float(end) for end in one.dimension.ends)

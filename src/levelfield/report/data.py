@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS
+from levelfield.report import charts
 from levelfield.report.figures import Figure, Panel, Rows, coordinate, graph, reported_metric, shown_ks
 from levelfield.space import Axis
 from levelfield.taxonomy.audit import SIGNIFICANT
@@ -62,20 +63,16 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
         "axes": [_axis(one) for one in axes],
         "trial": [trial.point.index for trial in trials],
         "feasible": [int(trial.feasible) for trial in trials],
-        "last": [int(trial.curve.steps[-1]) if len(trial.curve.steps) else 0 for trial in trials],
+        "last": [int(outcome.curve(trial).steps.max(initial=0)) for trial in trials],
         "reached": [_whole(next(reached, math.inf)) if trial.feasible else None for trial in trials],
-        "metrics": {metric: [_metric(t.curve.final(metric)) for t in trials] for metric in outcome.metrics},
+        "metrics": {metric: [_metric(t.curve.at(metric, outcome.step)) for t in trials] for metric in outcome.metrics},
         "x": [[coordinate(one.coordinate(trial.point.hyperparameters)) for trial in trials] for one in axes],
         "hyperparameters": [show_hyperparameters(trial.point.hyperparameters) for trial in trials],
     }
 
 
 def _axis(one: Axis) -> dict[str, Any]:
-    return {"title": axis_title(one), "kind": kind(one), "ends": [coordinate(end) for end in one.dimension.ends]}
-
-
-def axis_title(one: Axis) -> str:
-    return one.key.replace("one_minus_", "1 − ")
+    return {"title": charts.axis_title(one), "kind": kind(one), "ends": [coordinate(end) for end in one.dimension.ends]}
 
 
 def kind(one: Axis) -> str:

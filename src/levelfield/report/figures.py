@@ -63,7 +63,8 @@ class Figure:
 
 def lowest(rows: Rows) -> float:
     """The lowest number that a metric's axis has to show."""
-    drawn = [row[part] for row in rows for part in ("value", "low", "mean") if row.get(part) is not None]
+    metric = ("target",) if any("target" in row for row in rows) else ("value", "low", "mean")
+    drawn = [row[part] for row in rows for part in metric if row.get(part) is not None]
     return min(drawn, default=math.nan)
 
 
@@ -150,7 +151,8 @@ def _best_of_k(comparison: Comparison, names: charts.Names) -> Figure:
         for cost in (False, True)
     ]
     caption = (
-        "The best of K trials against K, and against what they cost: a diverged trial costs the steps it ran. "
+        "The best of K trials against K, and against what they cost: a diverged trial costs the steps it ran. The axis "
+        "takes in what two trials give, of the worst optimizer, too; one trial may lie beyond. "
         "Click the legend to single one out."
     )
     return Figure("best-of-k", "How many trials", caption, panels)
@@ -273,7 +275,7 @@ def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
         ]
         rules = [row["rule"] for row in rows]
         panels.append(Panel(charts.protocols(rules, list(columns)), rows, metric))
-    caption = "The same rules under each tuning protocol. Lines that cross: the ranking flips."
+    caption = "The same rules under each tuning protocol: means. Lines that cross: who has the best mean changes."
     return Figure("protocols", "Tuning protocols", caption, panels)
 
 
@@ -289,7 +291,7 @@ def _hyperparameters(comparison: Comparison, name: str, names: charts.Names) -> 
     better = max if _upwards(comparison.outcome(name), study.select) else min
     rows = []
     for trial in comparison.trials[name]:
-        value = trial.curve.final(study.select)
+        value = trial.curve.at(study.select, comparison.outcome(name).step)
         rows.append(
             {
                 "optimizer": name,
@@ -398,7 +400,9 @@ def _sweeps(comparison: Comparison, names: charts.Names) -> Figure | None:
         for name in names
     ]
     if reached := [row for row in reached if row["mean"] is not None]:
-        panels.append(Panel(charts.targets(names), reached, metric))
+        panels.append(
+            Panel(charts.targets(names, _upwards(comparison.outcome(next(iter(names))), metric)), reached, metric)
+        )
     caption = (
         f"At K = {k}: the trials read earlier, and steps to other targets. "
         "Schedules were tuned for the full budget: shorter trials of their own would end better."

@@ -17,7 +17,7 @@ function general(value, digits) {  // C's %.{digits}g
   return `${mantissa}e${sign}${String(Math.abs(exponent)).padStart(2, "0")}`;
 }
 
-const isShare = metric => metric.endsWith("_error") || metric.endsWith("_accuracy");
+const isShare = metric => /^[^_]*_(error|accuracy)$/.test(metric);
 
 function showMetric(metric, value) {
   if (Number.isNaN(value)) return "–";
@@ -39,13 +39,17 @@ function view(data, asked) {
     const pool = tried.filter(i => about.feasible[i]);
     const sign = metric => (data.metrics[metric] === "maximize" ? -1 : 1);
     const values = metric => pool.map(i => about.metrics[metric][i]);
-    const ranked = metric => values(metric).map(v => (Number.isNaN(v) ? Infinity : sign(metric) * v));
+    const ranked = metric => values(metric).map(v => (Number.isFinite(v) ? sign(metric) * v : Infinity));
     const spent = tried.reduce((sum, i) => sum + about.last[i], 0);
     const order = ranked(asked.select);
     return {
       ...about, number, tried, pool, inside, values, ranked, order,
       known: order.some(Number.isFinite),
-      best: (k, report, select = asked.select) => estimate(values(report), weights(ranked(select), k)),
+      best: (k, report, select = asked.select) => {
+        const reported = values(report), chances = weights(ranked(select), k), finite = reported.map(Number.isFinite);
+        return { ...estimate(reported, chances),
+          mean: estimate(reported.filter((_, i) => finite[i]), chances.filter((_, i) => finite[i])).mean };
+      },
       cost: k => (pool.length ? (k * spent) / pool.length : NaN),
       steps: k => {
         const steps = pool.map(i => about.reached[i] ?? Infinity), chances = weights(steps, k);
@@ -162,7 +166,8 @@ function forMetric(part, words, scale) {
 }
 
 function lowest(rows) {
-  const drawn = rows.flatMap(row => [row.value, row.low, row.mean]).filter(v => v !== null && v !== undefined);
+  const numbers = row => ("target" in row ? [row.target] : [row.value, row.low, row.mean]);
+  const drawn = rows.flatMap(numbers).filter(v => v !== null && v !== undefined);
   return drawn.reduce((least, value) => Math.min(least, value), Infinity);
 }
 

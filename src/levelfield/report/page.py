@@ -16,8 +16,8 @@ import jinja2
 from levelfield.analysis.boundaries import Place
 from levelfield.analysis.protocols import by_protocol, flips
 from levelfield.errors import UsageError
-from levelfield.report.charts import shades
-from levelfield.report.data import axis_title, kind, page_data, script_json
+from levelfield.report import charts
+from levelfield.report.data import kind, page_data, script_json
 from levelfield.report.figures import Figure, figures, reported_metric
 from levelfield.report.tables import latex_tables, space_rows
 from levelfield.taxonomy.audit import Finding
@@ -137,7 +137,7 @@ def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: s
         complete=comparison.complete,
         report=reported_metric(comparison),
         metrics=list(comparison.outcome(names[0]).metrics),
-        colours=shades(names),
+        colours=charts.shades(names),
         rows=[_shown(comparison, row) for row in comparison.rows()],
         largest=max((len(comparison.outcome(name).pool) for name in names), default=0),
         figures=_numbered(found),
@@ -148,7 +148,10 @@ def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: s
         checks=comparison.health(),
         show_range=show_range,
         flips=[str(each) for each in flips(by_protocol([comparison, *beside]))],
-        axes={name: [(one, axis_title(one), kind(one)) for one in study.optimizer(name).space.free] for name in names},
+        axes={
+            name: [(one, charts.axis_title(one), kind(one)) for one in study.optimizer(name).space.free]
+            for name in names
+        },
         spaces=list(space_rows(comparison)),
         cost=_cost(comparison),
         provenance=comparison.provenance,

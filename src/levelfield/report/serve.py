@@ -46,7 +46,7 @@ class Live:
         self._identities = {name: study.identity(name) for name in study.optimizers}
         self._text = study.to_toml()
         self._drawing = threading.Lock()
-        self._drawn: tuple[str, str] | None = None  # version and page
+        self._drawn: tuple[tuple[str, int], str] | None = None  # what it was drawn from, and the page
 
     def _open(self) -> Store:
         """The store as it is now; an empty one while there is none."""
@@ -77,10 +77,10 @@ class Live:
         with self._drawing:
             # The version is read first: trials that arrive in between are drawn now, and again, never missed.
             version = self.state()["version"]
-            if self._drawn is None or self._drawn[0] != version:
-                with self._open() as store:
-                    comparison = self._compared(self.study, store)
-                self._drawn = version, render(comparison, version=version)
+            with self._open() as store:
+                source = version, store.count()  # reruns and the like are no part of the pools, but of the page
+                if self._drawn is None or self._drawn[0] != source:
+                    self._drawn = source, render(self._compared(self.study, store), version=version)
             return self._drawn[1]
 
     def settle(self) -> None:

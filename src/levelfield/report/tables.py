@@ -57,7 +57,11 @@ def _initial(study: Study, name: str) -> dict[str, str]:
     if study.refined:
         first = {each.axis: each.before for each in reversed(study.refined) if each.optimizer == name}
         return {one.name: show_range(dimension(first.get(one.key, one.dimension.spec()))) for one in space}
-    if f"{study.name}{_INITIAL}" not in built_in_studies():
+    built_in = built_in_studies()
+    if study.name not in built_in or f"{study.name}{_INITIAL}" not in built_in:
+        return {}
+    own = load_study(study.name).optimizers.get(name)  # not a study of the user's with the same name
+    if not own or own.space != space:
         return {}
     before = load_study(f"{study.name}{_INITIAL}").optimizers.get(name)
     keys = {one.key for one in space}

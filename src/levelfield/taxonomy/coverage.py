@@ -155,7 +155,9 @@ def _opens(way: Inclusion, space: Space) -> dict[str, Any]:
     opens: dict[str, Any] = {}
     for name, default in way.open.items():
         one = by_name.get(carried(way, name))
-        within = [one.hyperparameter(one.dimension.value(u), {}) for u in np.linspace(0, 1, 9)] if one else []
+        # What a ratio allows depends on its divisor.
+        known = one if one and not one.divisor else None
+        within = [known.hyperparameter(known.dimension.value(u), {}) for u in np.linspace(0, 1, 9)] if known else []
         if name == way.limit:
             opens[name] = np.unique([*_LIMITS, *map(float, within)])
         else:

@@ -1,1 +1,1 @@
-"""Training: update rules, schedules and the vectorised loop. With workloads/, the only code that imports JAX."""
+"""Training: update rules, schedules and the vectorised loop. Besides it, workloads/ and the local executor use JAX."""

@@ -20,7 +20,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.errors import StudyError
+from levelfield.errors import StudyError, UsageError
 from levelfield.rules import Rule
 from levelfield.training.feeds import Feeds
 from levelfield.training.order import batch_indices
@@ -86,7 +86,7 @@ class _Common:
         held = {split: content for split, content in evaluation.items() if split not in self.passes}
         whole = NamedSharding(self.mesh, _WHOLE)
         self.train, self.held = jax.device_put((() if self.stream else train, held), whole)
-        self.metrics = tuple(workload.metrics)
+        self.name, self.metrics = workload.name, tuple(workload.metrics)
 
         # Trials start on one device: initialisers that call LAPACK, as the orthogonal one does, can wait for
         # each other forever when several CPU devices run them at once.
@@ -121,6 +121,9 @@ class _Common:
                 for name, mean in jax.device_get(self._evaluate_batch(model, batch)).items():
                     sums[f"{split}_{name}"] = sums.get(f"{split}_{name}", 0.0) + n * mean
             found |= {name: total / examples for name, total in sums.items()}
+        if missing := [name for name in self.metrics if name not in found]:
+            given = ", ".join(found)
+            raise UsageError(f"workload {self.name!r} declares {', '.join(missing)}, but what it evaluates is {given}")
         return np.stack([np.asarray(found[name], np.float32) for name in self.metrics], axis=1)
 
     def shapes(self, tree: Any) -> Any:
@@ -294,14 +297,15 @@ def _means(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
     if not leaves or len(leaves[0]) <= most:
         return evaluate(arrays)
     n = len(leaves[0])
-    chunk = next((c for c in range(most, most // 2, -1) if n % c == 0), most)
-    whole = n // chunk
-    chunks = jax.tree.map(lambda a: a[: whole * chunk].reshape(whole, chunk, *a.shape[1:]), arrays)
-    total = jax.tree.map(lambda each: each.sum(0) * chunk, jax.lax.map(evaluate, chunks))
-    if rest := n - whole * chunk:
+    # A power of two: means of a chunk's counts are exact, and so are their sums; equal counts give equal errors.
+    whole = n // most
+    chunks = jax.tree.map(lambda a: a[: whole * most].reshape(whole, most, *a.shape[1:]), arrays)
+    total = jax.tree.map(lambda each: each.sum(0) * most, jax.lax.map(evaluate, chunks))
+    if rest := n - whole * most:
         last = evaluate(jax.tree.map(lambda a: a[-rest:], arrays))
         total = jax.tree.map(lambda sum, mean: sum + rest * mean, total, last)
-    return jax.tree.map(lambda sum: sum / n, total)
+    examples = jax.lax.optimization_barrier(jnp.float32(n))  # by a constant XLA would not divide, but multiply
+    return jax.tree.map(lambda sum: sum / examples, total)
 
 
 def check_batch_size(workload: Workload, batch_size: int) -> None:

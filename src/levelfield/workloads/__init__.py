@@ -35,9 +35,9 @@ def get_workload(name: str) -> Workload:
 
 
 def register_workload(workload: Workload) -> Workload:
-    """Make a workload usable in studies by its name."""
-    if workload.name in workload_names():
-        raise UsageError(f"a workload called {workload.name!r} exists: choose another name")
+    """Make a workload usable in studies by its name. One registered before under this name is replaced."""
+    if workload.name in _BUILT_IN:
+        raise UsageError(f"a workload called {workload.name!r} comes with levelfield: choose another name")
     _registered[workload.name] = workload
     return workload
 
