@@ -417,7 +417,7 @@ def test_the_border_s_own_probability_is_told():
     it = judged(study, pool_of(study, value))["learning_rate"]
     assert it.place is Place.LOWER
     assert it.lower < it.upper == pytest.approx(1 - (39 / 40) ** 30)
-    assert f"({it.lower:.0%} of the best of K, and trials get better towards it)" in str(it)
+    assert f"({it.lower:.0%} of the best of K, and good trials lean to it)" in str(it)
 
 
 # A proposal can always be searched

@@ -98,6 +98,14 @@ def test_report_writes_figures(cli, tmp_path):
     assert {"outcomes.pdf", "outcomes.svg", "outcomes.png", "curves.pdf", "hyperparameters-adam.pdf"} <= written
 
 
+def test_an_export_of_nothing_is_refused(cli):
+    cli("run", "small.toml")
+    code, _, err = cli("export", "small.toml", "--seed", "99", "-o", "none.csv")
+    assert code == 2
+    assert "no trial of this study, as given, is stored" in err
+    assert not Path("none.csv").exists()
+
+
 @pytest.mark.parametrize("name", ["trials.csv", "trials.parquet"])
 def test_export_holds_every_trial(cli, name):
     cli("run", "small.toml")

@@ -58,7 +58,7 @@ def test_one_that_is_mostly_beaten_and_better_on_average():
     """b has the lower values but for one in ten, which is so bad that its mean is worse up to K = 4 or so."""
     found = plan(outcomes_of(a=[0.5] * 20, b=[0.1] * 19 + [1e9])).stretches[0]
     assert (found.optimizer, found.rivals, found.ahead) == ("a", [], ["b"])
-    assert found.named == "a (on average: b mostly beat it)"
+    assert found.named == "a (mostly beaten by b, but better on average)"
 
 
 def test_trials_without_a_finite_value_do_not_decide():

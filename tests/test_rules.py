@@ -448,3 +448,17 @@ def test_an_unknown_hyperparameter_is_refused(rule, unknown, words):
 def test_an_unknown_rule_is_refused(rule, words):
     with pytest.raises(UnknownName, match=words):
         lf.optimizer(rule, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learning_rate": -1.0}, "learning_rate = -1 is outside"),
+        ({"learning_rate": math.nan}, "learning_rate = nan is outside"),
+        ({"beta1": 1.5}, r"beta1 = 1.5 is outside \[0, 1\]"),
+        ({"epsilon": "1e-8"}, "epsilon = '1e-8' must be a number"),
+    ],
+)
+def test_a_number_that_a_rule_cannot_take_is_refused(changes, words):
+    with pytest.raises(SpaceError, match=words):
+        lf.optimizer("adam", **SENSIBLE["adam"] | changes)

@@ -53,6 +53,8 @@ def write_trials(study: Study, store: Store, path: Path, *, curves: bool = False
     """Write the trials to a Parquet or CSV file; returns how many rows."""
     check_format(path)
     frame = trials_frame(study, store, curves=curves)
+    if frame.is_empty():
+        raise UsageError(f"{study.name}: no trial of this study, as given, is stored; 'levelfield run' trains them")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.write_parquet(path) if path.suffix == ".parquet" else frame.write_csv(path)

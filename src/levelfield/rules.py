@@ -159,7 +159,15 @@ def optimizer(name: str, **hyperparameters: Any) -> Any:
     Traceback (most recent call last):
     levelfield.errors.UnknownName: no rule is called 'adma'; did you mean 'adam'?
     """
-    return get_rule(name)(**hyperparameters)
+    rule = get_rule(name)
+    rule.check_names(hyperparameters)
+    for key, value in hyperparameters.items():
+        about = rule.hyperparameters[key]
+        if isinstance(value, str) and about.numeric:
+            raise SpaceError(f"{key} = {value!r} must be a number, or a function from the step to one")
+        if isinstance(value, int | float) and not about.allows(value):
+            raise SpaceError(f"{key} = {value:g} is outside {about.interval}")
+    return rule(**hyperparameters)
 
 
 @functools.cache

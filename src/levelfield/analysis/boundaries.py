@@ -87,13 +87,11 @@ class Boundary:
         said = f"{self.optimizer}: {self.axis.key} {self.place}"
         if self.place in (Place.LOWER, Place.UPPER):
             chance = self.lower if self.place is Place.LOWER else self.upper
-            leaning = "" if chance >= LIKELY else ", and trials get better towards it"
+            leaning = "" if chance >= LIKELY else ", and good trials lean to it"
             said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K{leaning})"
-            return (
-                f"{said}: {self._change} to {show_range(self.proposal)}"
-                if self.proposal
-                else f"{said}, its legal limit"
-            )
+            if not self.proposal:
+                return f"{said}, its legal limit"
+            return f"{said}: {self._change} to {show_range(self.proposal)}"
         if self.proposal:
             low, high = self.good
             said += f" (the good trials lie in {show_number(low)} … {show_number(high)})"
