@@ -400,3 +400,16 @@ def test_no_trials_at_all_are_refused(compared, ask):
     names = ["adam", "sgd"] if ask == "beats" else []
     with pytest.raises(ValueError, match="k = 0 must be a whole number of at least 1"):
         getattr(compared, ask)(*names, k=0)
+
+
+def test_those_who_are_as_fast_are_named_together(made):
+    content = {"workload": "quadratic", "steps": 4, "eval_interval": 2, "trials": 1, "pool": 2}
+    tables = {"a": SGD | {"rule": "sgd"}, "b": MOMENTUM | {"rule": "momentum"}, "c": MOMENTUM | {"rule": "nesterov"}}
+    study = lf.Study(**content, optimizers=tables, target={"metric": "train_loss", "value": 1.0})
+    early, late, never = ({"train_loss": curve} for curve in ([1.0, 0.5], [2.0, 1.0], [2.0, 2.0]))
+    said = made(study, {"a": [early, early], "b": [early, never], "c": [late, late]}).sentences()
+    (target,) = (sentence for sentence in said if "target" in sentence)
+    assert target.startswith(
+        "a and b reach the target (train_loss 1) soonest, after 2 of 4 steps on average, where they"
+    )
+    assert target.endswith("do (100% and 50% of repetitions).")

@@ -188,10 +188,10 @@ def _target(comparison: Comparison, names: list[str]) -> str:
     able = {name: each for name, each in reached.items() if each.probability > 0}
     if not able:
         return f"No trial reached the target ({aim})."
-    least = min(each.mean for each in able.values())
-    fastest = [name for name, each in able.items() if each.mean <= least * (1 + 1e-9)]
+    least = round(min(each.mean for each in able.values()))
+    fastest = [name for name, each in able.items() if round(each.mean) == least]
     one = len(fastest) == 1
-    chances = listed([f"{able[name].probability:.0%}" for name in fastest])
+    chances = listed(list(dict.fromkeys(f"{able[name].probability:.0%}" for name in fastest)))
     return (
         f"{listed(fastest)} reach{'es' if one else ''} the target ({aim}) soonest, after {least:,.0f} of "
         f"{study.steps:,} steps on average, where {'it does' if one else 'they do'} ({chances} of repetitions)."
