@@ -385,6 +385,7 @@ def test_one_that_mostly_wins_is_not_said_to_be_like_the_first(made):
 
 @pytest.mark.parametrize("lost", [math.inf, math.nan, -math.inf])
 def test_a_trial_without_a_finite_value_does_not_decide(made, lost):
+    assert math.isnan(of_losses(made, 1, a=[0.1] + [lost] * 19, b=[0.2] * 20).outcome("a").best(1).mean)
     found = of_losses(made, 2, a=[5.0] * 19 + [lost], b=[0.1] * 19 + [lost])
     assert [found.outcome(name).best(2).mean for name in "ab"] == pytest.approx([5.0, 0.1])
     assert found.outcome("b").best(2, bootstrap=50).mean == pytest.approx(0.1)
@@ -412,4 +413,4 @@ def test_those_who_are_as_fast_are_named_together(made):
     assert target.startswith(
         "a and b reach the target (train_loss 1) soonest, after 2 of 4 steps on average, where they"
     )
-    assert target.endswith("do (100% and 50% of repetitions).")
+    assert target.endswith("do (a 100% and b 50% of repetitions).")

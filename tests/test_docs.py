@@ -57,7 +57,8 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
     monkeypatch.setattr(workloads, "_registered", dict(workloads._registered))
-    monkeypatch.setattr(user_code, "_run", set(user_code._run))
+    monkeypatch.setattr(user_code, "_run", {})
+    monkeypatch.setattr(user_code, "_owners", {})
 
 
 @pytest.mark.usefixtures("fresh")

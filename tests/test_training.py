@@ -440,7 +440,9 @@ def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: P
     ("changes", "words"),
     [
         ({"metrics": {"valid_loss": "minimize"}}, ["train_loss"]),
-        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "maximize or minimize"]),
+        ({"metrics": ["train_loss"]}, ["['train_loss']", "which way"]),
+        ({"metrics": {"train_loss": ["minimize"]}}, ["['minimize']"]),
+        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "minimize or maximize"]),
         ({"select": "valid_eror"}, ["'valid_eror'", "train_loss"]),
     ],
 )

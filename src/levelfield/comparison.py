@@ -15,7 +15,7 @@ from levelfield.analysis.health import Check, checks
 from levelfield.analysis.outcomes import Outcome, Target
 from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.ranking import rank_probabilities, settles
-from levelfield.errors import SearchExhausted, UnknownName
+from levelfield.errors import SearchExhausted, SpaceError, UnknownName
 from levelfield.executors import get_executor
 from levelfield.rerun import rerun_study
 from levelfield.runner import Listener, pool_window, run
@@ -57,9 +57,12 @@ class Comparison:
     def _stored_reruns(self, store: Store) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
         for name in self._outcomes:
-            study = rerun_study(self, [name]) if self._outcomes[name].best_trial else None
-            if study and (trials := store.trials(study.identity(name))):
-                found |= _outcomes(study, {name: trials})
+            if not self._outcomes[name].best_trial:
+                continue
+            with suppress(SpaceError):  # a ratio's product may lie where its hyperparameter by itself may not
+                study = rerun_study(self, [name])
+                if trials := store.trials(study.identity(name)):
+                    found |= _outcomes(study, {name: trials})
         return found
 
     def outcome(self, optimizer: str) -> Outcome:
@@ -95,7 +98,10 @@ class Comparison:
 
         Schedules were tuned for the full budget: a shorter one of their own would end better than its like here.
         """
-        changed = {name: each.at(select=select, step=step, target=target) for name, each in self._outcomes.items()}
+        changed = {
+            name: _counted(each.at(select=select, step=step, target=target), self.trials[name])
+            for name, each in self._outcomes.items()
+        }
         study = self.study.replace(select=select, target=asdict(target) if target else None)
         return self._view(study, self.trials, changed)
 
@@ -116,7 +122,10 @@ class Comparison:
                 trials[name] = [each for each in trials[name] if narrow[key].holds(each.point.hyperparameters)]
             optimizers[name] = replace(optimizer, space=Space(tuple(narrow.values())))
         study = self.study.replace(optimizers=optimizers, **self._fewer(optimizers))
-        outcomes = {name: each.at(step=self.outcome(name).step) for name, each in _outcomes(study, trials).items()}
+        outcomes = {
+            name: _counted(each.at(step=self.outcome(name).step), trials[name])
+            for name, each in _outcomes(study, trials).items()
+        }
         return self._view(study, trials, outcomes)
 
     def _fewer(self, optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
@@ -234,10 +243,14 @@ def _outcomes(study: Study, trials: Mapping[str, list[Trial]]) -> dict[str, Outc
 
     def outcome(name: str, prefix: list[Trial]) -> Outcome:
         pool = [trial for trial in prefix if trial.feasible]
-        spent = sum(int(trial.curve.steps[-1]) for trial in prefix if len(trial.curve.steps))
-        return Outcome(name, pool, len(prefix), metrics, study.select, target, spent=spent)
+        return _counted(Outcome(name, pool, len(prefix), metrics, study.select, target), prefix)
 
     return {name: outcome(name, prefix) for name, prefix in trials.items()}
+
+
+def _counted(outcome: Outcome, tried: list[Trial]) -> Outcome:
+    """The outcome with what all its trials cost, as far as they are read."""
+    return replace(outcome, spent=sum(map(outcome.last, tried)))
 
 
 def compare(

@@ -15,6 +15,7 @@ from typing import Any
 
 from levelfield.errors import SpaceError, UnknownName
 from levelfield.space import Axis
+from levelfield.user_code import claim
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,12 @@ class Rule:
 CLOSEST_TO_1 = 1e-7  # what lies much closer is 1 in float32, in which trials train
 
 
-def check_domain(axis: Axis, about: Hyperparameter, divisor: Axis | None = None) -> None:
+def check_domain(axis: Axis, about: Hyperparameter) -> None:
     """Refuse values that the hyperparameter cannot take."""
     if axis.one_minus:
         for end in axis.dimension.ends:
-            if 0 < float(end) < CLOSEST_TO_1 * (1 - 1e-9):
+            if float(end) < CLOSEST_TO_1 * (1 - 1e-9):
                 raise SpaceError(f"{axis.key} reaches {end:g}: float32 tells nothing from 1 below {CLOSEST_TO_1:g}")
-    if divisor and divisor.extremes:
-        highest = float(axis.hyperparameter(max(axis.dimension.ends), {divisor.name: max(divisor.extremes)}))
-        if highest > about.high:
-            raise SpaceError(f"{axis.key} × {divisor.name} reaches {highest:g}, outside {about.interval}")
     # A ratio's bounds are not its hyperparameter's, but its divisor is positive: its sign is.
     domain = replace(about, high=float("inf")) if axis.divisor else about
     for end in axis.dimension.ends if axis.divisor else axis.extremes:
@@ -136,6 +133,7 @@ def register_rule(
     """
     if name in _BUILT_IN or name.startswith("optax."):
         raise SpaceError(f"a rule called {name!r} comes with levelfield: choose another name")
+    claim("rule", name)
     _RULES[name] = Rule(name, dict(hyperparameters), build, version=version)
     return _RULES[name]
 

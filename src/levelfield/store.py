@@ -99,10 +99,10 @@ class Store:
 
     def _check_or_create(self, create: bool) -> None:
         inspector = sa.inspect(self._engine)
-        tables = {name: {each["name"] for each in inspector.get_columns(name)} for name in inspector.get_table_names()}
+        tables = inspector.get_table_names()
         if _meta.name not in tables:
-            ours = {name: {column.name for column in table.columns} for name, table in _schema.tables.items()}
-            if any(ours.get(name) != columns for name, columns in tables.items()):
+            columns = {name: {each.name for each in table.columns} for name, table in _schema.tables.items()}
+            if any(columns.get(name) != {each["name"] for each in inspector.get_columns(name)} for name in tables):
                 raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
             if not create:
                 raise NoStore(self.name, "holds no trials")

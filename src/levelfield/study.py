@@ -229,7 +229,7 @@ class Study(BaseModel):
         """
         content = self.spec()
         if self.code:
-            content["code"] = os.path.relpath(self.code, folder or Path(self.code).parent)
+            content["code"] = os.path.relpath(self.code, Path(folder or Path(self.code).parent).resolve())
         tables, log = content.pop("optimizers"), content.pop("refined", [])
         schedules = [table["schedule"] for table in tables.values()]
         shared = schedules[0] if schedules.count(schedules[0]) == len(schedules) else None
@@ -367,7 +367,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     for one in space:
         if one.name not in known:
             raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", one.name, known)
-        check_domain(one, known[one.name], next((each for each in space if each.name == one.divisor), None))
+        check_domain(one, known[one.name])
     for needed, about in known.items():
         if about.required and needed not in space.names:
             raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")

@@ -112,10 +112,10 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         said.append(f"It ties with {listed(tied)}.")
     if beaten:
         least = min(chances[name] for name in beaten)
-        share = "all" if least > 1 - 1e-9 else f"at least {math.floor(100 * least)}% of"
+        share = "all" if least > 1 - 1e-9 else f"at least {math.floor(100 * least + 1e-9)}% of"
         said.append(f"It beats {listed(beaten)} in {share} repetitions.")
     for name in ahead:
-        often = f"{math.floor(100 * against[name])}%"
+        often = f"{math.floor(100 * against[name] + 1e-9)}%"
         said.append(f"Yet {name} is better in {often} of repetitions: in the others, so much worse that its mean is.")
     if close:
         shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
@@ -191,7 +191,9 @@ def _target(comparison: Comparison, names: list[str]) -> str:
     least = round(min(each.mean for each in able.values()))
     fastest = [name for name, each in able.items() if round(each.mean) == least]
     one = len(fastest) == 1
-    chances = listed(list(dict.fromkeys(f"{able[name].probability:.0%}" for name in fastest)))
+    shares = {name: f"{able[name].probability:.0%}" for name in fastest}
+    same = len(set(shares.values())) == 1
+    chances = shares[fastest[0]] if same else listed([f"{name} {share}" for name, share in shares.items()])
     return (
         f"{listed(fastest)} reach{'es' if one else ''} the target ({aim}) soonest, after {least:,.0f} of "
         f"{study.steps:,} steps on average, where {'it does' if one else 'they do'} ({chances} of repetitions)."

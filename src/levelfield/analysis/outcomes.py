@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from levelfield.analysis.best_of import (
+    LOW,
     NOTHING,
     Estimate,
     check_k,
@@ -58,9 +59,7 @@ class Outcome:
         if step is not None and step < 1:
             raise UsageError(f"step = {step}: give a step of the trials, from 1 on")
         changes: dict[str, Any] = {"select": select, "step": step, "target": target}
-        found = replace(self, **{key: value for key, value in changes.items() if value is not None})
-        saved = sum(self._last(trial) - found._last(trial) for trial in self.pool)
-        return replace(found, spent=self.spent - saved) if saved else found
+        return replace(self, **{key: value for key, value in changes.items() if value is not None})
 
     def values(self, metric: str | None = None) -> np.ndarray:
         """A metric of each trial of the pool, at its last step or the last evaluated up to ``step``."""
@@ -74,7 +73,8 @@ class Outcome:
         """A trial's curve, as far as it is read."""
         return trial.curve if self.step is None else trial.curve.until(self.step)
 
-    def _last(self, trial: Trial) -> int:
+    def last(self, trial: Trial) -> int:
+        """The last step of it that is read."""
         return int(self.curve(trial).steps.max(initial=0))
 
     @cached_property
@@ -98,7 +98,7 @@ class Outcome:
     def best(self, k: int, metric: str | None = None, *, bootstrap: int | None = None, seed: int = 0) -> Estimate:
         """The metric of the trial that is selected from k: chosen by ``select``, reported by ``metric``.
 
-        The mean is that of the finite ones.
+        The mean is that of the finite ones; NaN where they are fewer than 95%.
         """
         check_k(k)
         if not self.pool:
@@ -109,8 +109,12 @@ class Outcome:
         chances = weights(self.ranked(), k) if bootstrap is None else np.ones(len(reported))
         with np.errstate(invalid="ignore"):  # as between ∞ and −∞
             found, finite = estimate(reported, chances), np.isfinite(reported)
-        # One trial without a finite value in a hundred would rule the mean: it counts for the percentiles alone.
-        return found if finite.all() else replace(found, mean=estimate(reported[finite], chances[finite]).mean)
+        # One trial without a finite value in a hundred would rule the mean: it counts for the percentiles alone. Where
+        # that would leave out more than they do, there is no mean.
+        lost = chances[~finite].sum() / chances.sum()
+        if not lost:
+            return found
+        return replace(found, mean=estimate(reported[finite], chances[finite]).mean if lost <= LOW else np.nan)
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -161,7 +165,7 @@ class Outcome:
     @property
     def seconds(self) -> float:
         """Device time for one trial, as the pool's took it; infeasible ones are not counted."""
-        taken = [trial.seconds * self._last(trial) / int(trial.curve.steps[-1]) for trial in self.pool]
+        taken = [trial.seconds * self.last(trial) / int(trial.curve.steps[-1]) for trial in self.pool]
         return float(np.mean(taken)) if taken else float("nan")
 
     def cost(self, k: int) -> float:

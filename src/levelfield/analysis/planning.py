@@ -107,7 +107,7 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
     means = np.array([expected_best(outcome.ranked(), ks) for outcome in outcomes.values()])
     found: list[Stretch] = []
     for k, column in zip(ks, means.T, strict=True):
-        name = names[int(np.nanargmin(column))]
+        name = names[int(np.argmin(np.where(np.isnan(column), np.inf, column)))]
         first = found.pop().first if found and found[-1].optimizer == name else k
         found.append(Stretch(name, first, k))
     return [_with_rivals(each, outcomes) for each in found]
@@ -122,7 +122,7 @@ def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
 
 def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
     # Infeasible trials cost as many steps as they ran, at the speed of the others.
-    steps = max(int(outcome.curve(trial).steps.max(initial=1)) for trial in outcome.pool)
+    steps = max(1, *map(outcome.last, outcome.pool))
     hours = outcome.seconds * outcome.cost(1) / steps / 3600
     fitting = gpu_hours / hours if hours else math.inf
     trials = int(min(fitting, len(outcome.pool)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from levelfield.analysis.best_of import check_k, weights
+from levelfield.analysis.best_of import LOW, check_k, weights
 
 _MOST_KS = 100  # between 1 and the size of a pool
 
@@ -43,9 +43,9 @@ def expected_best(values: np.ndarray, ks: Sequence[int]) -> np.ndarray:
     later = ((n - np.arange(n + 1)) / n) ** np.asarray(ks)[:, None]
     finite = np.isfinite(ordered)
     chances = (later[:, :-1] - later[:, 1:])[:, finite]
-    if not finite.any():
-        return np.full(len(ks), np.nan)
-    return np.asarray((chances * ordered[finite]).sum(axis=1) / chances.sum(axis=1))
+    shares = chances.sum(axis=1)
+    enough = shares >= 1 - LOW - 1e-12
+    return np.where(enough, (chances * ordered[finite]).sum(axis=1) / np.where(enough, shares, 1), np.nan)
 
 
 def several_ks(most: int, count: int = _MOST_KS) -> list[int]:

@@ -252,13 +252,16 @@ def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
     from levelfield.comparison import Comparison
     from levelfield.study import load_study
 
-    other = load_study(name).scaled(study.scale)
+    other = load_study(name)
+    if study.scale < other.scale:
+        other = other.scaled(study.scale / other.scale)
     if other.workload != study.workload:
         raise UsageError(f"--beside {name}: it trains {other.workload}, {study.name} trains {study.workload}")
     with open_store(other, store, None) as opened:
         found = Comparison(other, opened)
     if not any(found.trials.values()):
-        raise UsageError(f"--beside {name}: no trial of it is stored; 'levelfield run {name}' trains them")
+        scaled = f" --scale {study.scale:g}" if other.scale < 1 else ""
+        raise UsageError(f"--beside {name}: no trial of it is stored; 'levelfield run {name}{scaled}' trains them")
     return found.at(select=study.select)
 
 

@@ -63,7 +63,7 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
         "axes": [_axis(one) for one in axes],
         "trial": [trial.point.index for trial in trials],
         "feasible": [int(trial.feasible) for trial in trials],
-        "last": [int(outcome.curve(trial).steps.max(initial=0)) for trial in trials],
+        "last": [outcome.last(trial) for trial in trials],
         "reached": [_whole(next(reached, math.inf)) if trial.feasible else None for trial in trials],
         "metrics": {metric: [_metric(t.curve.at(metric, outcome.step)) for t in trials] for metric in outcome.metrics},
         "x": [[coordinate(one.coordinate(trial.point.hyperparameters)) for trial in trials] for one in axes],

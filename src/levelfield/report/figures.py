@@ -363,7 +363,7 @@ def _in_sight(outcome: Outcome, metric: str) -> Iterator[float]:
     """What the axis of learning curves takes in: the finals but for bad ones, three quarters of the best trial."""
     yield worst(outcome, metric)
     if outcome.best_trial:
-        values = outcome.best_trial.curve.values.get(metric, np.empty(0))
+        values = outcome.curve(outcome.best_trial).values.get(metric, np.empty(0))
         yield from (float(value) for value in values[len(values) // 4 :] if math.isfinite(value))
 
 
@@ -371,7 +371,8 @@ def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
     best = outcome.best_trial
     shown = [trial for trial in outcome.pool if trial is not best][:_SHOWN_CURVES]
     for trial in [*shown, best] if best else []:
-        steps, values = trial.curve.steps, trial.curve.values.get(metric, np.empty(0))
+        curve = outcome.curve(trial)
+        steps, values = curve.steps, curve.values.get(metric, np.empty(0))
         if len(values):
             for i in np.unique(np.linspace(0, len(steps) - 1, _SHOWN_POINTS).round().astype(int)):
                 if math.isfinite(values[i]):
@@ -382,7 +383,8 @@ def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
 def _sweeps(comparison: Comparison, names: charts.Names) -> Figure | None:
     """Other budgets, and other targets."""
     study, k = comparison.study, comparison.study.trials
-    evaluated = comparison.outcome(next(iter(names))).pool[0].curve.steps
+    first = comparison.outcome(next(iter(names)))
+    evaluated = first.curve(first.pool[0]).steps
     if len(evaluated) < 2:
         return None
     steps = [int(evaluated[i]) for i in np.unique(np.geomspace(1, len(evaluated), _SWEEP).round().astype(int) - 1)]
@@ -400,9 +402,7 @@ def _sweeps(comparison: Comparison, names: charts.Names) -> Figure | None:
         for name in names
     ]
     if reached := [row for row in reached if row["mean"] is not None]:
-        panels.append(
-            Panel(charts.targets(names, _upwards(comparison.outcome(next(iter(names))), metric)), reached, metric)
-        )
+        panels.append(Panel(charts.targets(names, _upwards(first, metric)), reached, metric))
     caption = (
         f"At K = {k}: the trials read earlier, and steps to other targets. "
         "Schedules were tuned for the full budget: shorter trials of their own would end better."

@@ -47,8 +47,9 @@ function view(data, asked) {
       known: order.some(Number.isFinite),
       best: (k, report, select = asked.select) => {
         const reported = values(report), chances = weights(ranked(select), k), finite = reported.map(Number.isFinite);
-        return { ...estimate(reported, chances),
-          mean: estimate(reported.filter((_, i) => finite[i]), chances.filter((_, i) => finite[i])).mean };
+        const kept = finite.reduce((sum, known, i) => sum + (known ? chances[i] : 0), 0);
+        const known = estimate(reported.filter((_, i) => finite[i]), chances.filter((_, i) => finite[i]));
+        return { ...estimate(reported, chances), mean: kept >= 0.95 - 1e-12 ? known.mean : NaN };
       },
       cost: k => (pool.length ? (k * spent) / pool.length : NaN),
       steps: k => {

@@ -343,8 +343,15 @@ def register_inclusion(
         if name not in rules[0].hyperparameters:
             raise UnknownName.of(f"hyperparameter of {special}", name, rules[0].hyperparameters)
     found.space  # noqa: B018  refuses here what cannot be verified
+    # A notebook's cell may be run once more: what it registered before goes.
+    _INCLUSIONS[:] = [each for each in _INCLUSIONS if _about(each) != _about(found)]
     _INCLUSIONS.append(found)
     return found
+
+
+def _about(way: Inclusion) -> tuple[Any, ...]:
+    names = [getattr(witness, "__qualname__", "") for witness in way.witnesses]
+    return way.special, way.general, way.limit, way.towards, dict(way.where), names
 
 
 def known_inclusions() -> list[Inclusion]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 from levelfield.errors import UnknownName, UsageError
+from levelfield.user_code import claim
 from levelfield.workloads.base import Workload
 
 __all__ = ["Workload", "get_workload", "register_workload", "workload_names"]
@@ -38,6 +39,7 @@ def register_workload(workload: Workload) -> Workload:
     """Make a workload usable in studies by its name. One registered before under this name is replaced."""
     if workload.name in _BUILT_IN:
         raise UsageError(f"a workload called {workload.name!r} comes with levelfield: choose another name")
+    claim("workload", workload.name)
     _registered[workload.name] = workload
     return workload
 

@@ -41,10 +41,14 @@ class Workload:
     version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
 
     def __post_init__(self) -> None:
-        ways = {way.value for way in Direction}
+        if not isinstance(self.metrics, Mapping):
+            raise UsageError(
+                f"workload {self.name!r}: metrics = {self.metrics!r} does not say which way each is better"
+            )
+        ways = [way.value for way in Direction]
         for metric, way in self.metrics.items():
             if way not in ways:
-                raise UsageError(f"workload {self.name!r}: {metric} is {way!r}, not {' or '.join(sorted(ways))}")
+                raise UsageError(f"workload {self.name!r}: {metric} is {way!r}, not {' or '.join(ways)}")
         object.__setattr__(self, "metrics", {metric: Direction(way) for metric, way in self.metrics.items()})
         if "train_loss" not in self.metrics:
             raise UsageError(f"workload {self.name!r} declares no train_loss: a trial is feasible by it")
