@@ -55,7 +55,7 @@ def test_the_sure_one_with_few_trials_and_the_lucky_one_with_many():
 
 
 def test_one_that_is_mostly_beaten_and_better_on_average():
-    """b has the lower values but for one in ten, which is so bad that its mean is worse up to K = 4 or so."""
+    """b has the lower values but for one in twenty, which is so bad that with few trials its mean is the worse one."""
     found = plan(outcomes_of(a=[0.5] * 20, b=[0.1] * 19 + [1e9])).stretches[0]
     assert (found.optimizer, found.rivals, found.ahead) == ("a", [], ["b"])
     assert found.named == "a (mostly beaten by b, but better on average)"

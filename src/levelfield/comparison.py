@@ -99,7 +99,7 @@ class Comparison:
         Schedules were tuned for the full budget: a shorter one of their own would end better than its like here.
         """
         changed = {
-            name: _counted(each.at(select=select, step=step, target=target), self.trials[name])
+            name: _with_cost(each.at(select=select, step=step, target=target), self.trials[name])
             for name, each in self._outcomes.items()
         }
         study = self.study.replace(select=select, target=asdict(target) if target else None)
@@ -123,7 +123,7 @@ class Comparison:
             optimizers[name] = replace(optimizer, space=Space(tuple(narrow.values())))
         study = self.study.replace(optimizers=optimizers, **self._fewer(optimizers))
         outcomes = {
-            name: _counted(each.at(step=self.outcome(name).step), trials[name])
+            name: _with_cost(each.at(step=self.outcome(name).step), trials[name])
             for name, each in _outcomes(study, trials).items()
         }
         return self._view(study, trials, outcomes)
@@ -243,12 +243,12 @@ def _outcomes(study: Study, trials: Mapping[str, list[Trial]]) -> dict[str, Outc
 
     def outcome(name: str, prefix: list[Trial]) -> Outcome:
         pool = [trial for trial in prefix if trial.feasible]
-        return _counted(Outcome(name, pool, len(prefix), metrics, study.select, target), prefix)
+        return _with_cost(Outcome(name, pool, len(prefix), metrics, study.select, target), prefix)
 
     return {name: outcome(name, prefix) for name, prefix in trials.items()}
 
 
-def _counted(outcome: Outcome, tried: list[Trial]) -> Outcome:
+def _with_cost(outcome: Outcome, tried: list[Trial]) -> Outcome:
     """The outcome with what all its trials cost, as far as they are read."""
     return replace(outcome, spent=sum(map(outcome.last, tried)))
 

@@ -112,10 +112,10 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         said.append(f"It ties with {listed(tied)}.")
     if beaten:
         least = min(chances[name] for name in beaten)
-        share = "all" if least > 1 - 1e-9 else f"at least {math.floor(100 * least + 1e-9)}% of"
+        share = "all" if least > 1 - 1e-9 else f"at least {_at_least(least)} of"
         said.append(f"It beats {listed(beaten)} in {share} repetitions.")
     for name in ahead:
-        often = f"{math.floor(100 * against[name] + 1e-9)}%"
+        often = _at_least(against[name])
         said.append(f"Yet {name} is better in {often} of repetitions: in the others, so much worse that its mean is.")
     if close:
         shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
@@ -125,9 +125,14 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         said.append(f"The ranking is the same from {settled} trials on.")
     elif settled and settled > k:
         said.append(f"The ranking has not settled: it still changes up to {settled} trials.")
-    if not beaten + ahead and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
+    if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
     return said
+
+
+def _at_least(share: float) -> str:
+    """In percent, rounded down: what is nearly all is not all."""
+    return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def _inclusions(comparison: Comparison) -> list[str]:

@@ -175,8 +175,8 @@ class Outcome:
 
 def _first_step(trial: Trial, target: Target, sign: float) -> float:
     values = trial.curve.values.get(target.metric)
-    # In float32, as curves are: 280 of 2,000 wrong is an error of 0.14 there, and of a little more in float64.
     if values is None:
         return np.inf
+    # In float32, as curves are: 280 of 2,000 wrong is an error of 0.14 there, and of a little more in float64.
     reached = sign * values.astype(np.float32) <= sign * np.float32(target.value)
     return float(trial.curve.steps[np.argmax(reached)]) if reached.any() else np.inf
