@@ -1,13 +1,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-gpu lint lock clean
+.PHONY: demo test test-properties test-slow test-gpu lint lock clean
 
 demo: .venv/installed          ## set up and run the main job
 	$(BIN)/levelfield compare
 
 test: .venv/installed-dev lint ## set up and run the tests
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
+
+test-properties: .venv/installed-dev ## look for what the fixed draws of `make test` miss
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile fresh -n 2
 
 test-slow: .venv/installed-dev
 	$(BIN)/python -m pytest -m slow

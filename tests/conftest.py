@@ -14,7 +14,10 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from levelfield import Comparison, Study
 
-settings.register_profile("levelfield", deadline=None)  # a busy machine is no failure
+# A busy machine is no failure. Draws are the same every time, so that a change fails for what it changed; fresh ones
+# are `make test-properties`.
+settings.register_profile("levelfield", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None)
 settings.load_profile("levelfield")
 
 REPOSITORY = Path(__file__).parent.parent
