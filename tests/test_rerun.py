@@ -384,19 +384,3 @@ def test_what_cannot_be_done_is_refused_in_one_line(cli, tmp_path, arguments, wo
     assert words in err
     assert len(err.strip().splitlines()) == 1, err
     assert set(tmp_path.rglob("*")) == before
-
-
-def test_a_ratio_whose_product_lies_outside_can_be_compared(made):
-    """momentum/rho up to 1.5 at rho 0.9: a trial may have a momentum above 1, which cannot be asked for by itself."""
-    table = {
-        "rule": "rmsprop",
-        "learning_rate": 0.1,
-        "epsilon": 1.0,
-        "rho": 0.9,
-        "momentum/rho": {"uniform": [1.2, 1.5]},
-    }
-    content = {"workload": "quadratic", "steps": 2, "eval_interval": 2, "trials": 1, "pool": 4}
-    study = lf.Study(**content, optimizers={"it": table})
-    found = made(study, {"it": [{"train_loss": [float(i)]} for i in range(4)]})
-    assert found.outcome("it").best_trial.point.hyperparameters["momentum"] > 1
-    assert not found.reruns

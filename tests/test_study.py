@@ -574,6 +574,13 @@ def test_a_bad_optimizer_is_refused_by_name(table, words):
         assert word in message
 
 
+def test_a_ratio_cannot_keep_a_hyperparameter_below_its_bound():
+    """momentum/rho up to 1.5 with rho up to 0.9 would take the momentum above 1."""
+    fixed = {"learning_rate": 0.1, "epsilon": 1.0, "rho": {"uniform": [0.1, 0.9]}}
+    with pytest.raises(SpaceError, match=r"momentum/rho: .* in \[0, 1\]; search momentum itself"):
+        with_optimizer(rule="rmsprop", **fixed, **{"momentum/rho": {"uniform": [0.5, 1.5]}})
+
+
 @pytest.mark.parametrize("spec", [-1.0, {"uniform": [-1.0, 1.0]}, {"choice": [-1.0]}], ids=str)
 def test_a_ratio_that_makes_the_learning_rate_negative_is_refused(spec):
     table = {"rule": "adam", "learning_rate/epsilon": spec, "epsilon": 1.0, "beta1": 0.9, "beta2": 0.9}

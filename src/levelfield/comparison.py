@@ -15,7 +15,7 @@ from levelfield.analysis.health import Check, checks
 from levelfield.analysis.outcomes import Outcome, Target
 from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.ranking import rank_probabilities, settles
-from levelfield.errors import SearchExhausted, SpaceError, UnknownName
+from levelfield.errors import SearchExhausted, UnknownName
 from levelfield.executors import get_executor
 from levelfield.rerun import rerun_study
 from levelfield.runner import Listener, pool_window, run
@@ -56,10 +56,8 @@ class Comparison:
 
     def _stored_reruns(self, store: Store) -> dict[str, Outcome]:
         found: dict[str, Outcome] = {}
-        for name in self._outcomes:
-            if not self._outcomes[name].best_trial:
-                continue
-            with suppress(SpaceError):  # a ratio's product may lie where its hyperparameter by itself may not
+        for name, outcome in self._outcomes.items():
+            if outcome.best_trial:
                 study = rerun_study(self, [name])
                 if trials := store.trials(study.identity(name)):
                     found |= _outcomes(study, {name: trials})

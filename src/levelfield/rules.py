@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,8 +23,8 @@ from levelfield.user_code import claim
 class Hyperparameter:
     """What a hyperparameter may be."""
 
-    low: float = float("-inf")
-    high: float = float("inf")
+    low: float = -math.inf
+    high: float = math.inf
     required: bool = True
     open: bool = False  # whether low itself is excluded
     traced: bool = True  # may differ from trial to trial; otherwise it is part of the program
@@ -81,16 +82,17 @@ def check_domain(axis: Axis, about: Hyperparameter) -> None:
         for end in axis.dimension.ends:
             if float(end) < CLOSEST_TO_1 * (1 - 1e-9):
                 raise SpaceError(f"{axis.key} reaches {end:g}: float32 tells nothing from 1 below {CLOSEST_TO_1:g}")
-    # A ratio's bounds are not its hyperparameter's, but its divisor is positive: its sign is.
-    domain = replace(about, high=float("inf")) if axis.divisor else about
+    if axis.divisor and (about.low not in (0.0, -math.inf) or about.high != math.inf):
+        raise SpaceError(f"{axis.key}: a ratio cannot hold {axis.name} in {about.interval}; search {axis.name} itself")
+    # Its divisor is positive: a ratio has its hyperparameter's sign.
     for end in axis.dimension.ends if axis.divisor else axis.extremes:
         if isinstance(end, bool | str):
             if axis.dimension.free:
                 raise SpaceError(f"{axis.key}: {end!r} cannot be searched over: make one optimizer for each value")
             if about.numeric:
                 raise SpaceError(f"{axis.key} = {end!r} must be a number")
-        elif not domain.allows(end):
-            raise SpaceError(f"{axis.key} reaches {end:g}, outside {domain.interval}")
+        elif not about.allows(end):
+            raise SpaceError(f"{axis.key} reaches {end:g}, outside {about.interval}")
     if axis.dimension.free and not about.traced:
         raise SpaceError(f"{axis.key} cannot be searched over: it shapes the program; fix it to a value")
 
