@@ -322,7 +322,9 @@ def test_ladder_by_command(cli, tmp_path):
     assert code == 0, err
     for words in ("learning rate", "+ schedule", "+ momentum", "sgd", "report: "):
         assert words in out
-    assert (tmp_path / "levelfield-out/mine/ladder.html").is_file()
+    page = (tmp_path / "levelfield-out/mine/ladder.html").read_text("utf-8")
+    assert page.count("<tr data-optimizer=") == 2  # the study's own; the rungs are the protocols of one figure
+    assert "Tuning protocols" in page
     with lf.Store.open("levelfield-out/mine/trials.db") as store:
         study = ladder(lf.load_study("mine.toml"))
         kept = {study.identity(name): len(store.statuses(study.identity(name))) for name in study.optimizers}

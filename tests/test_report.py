@@ -484,7 +484,7 @@ def three(made) -> list[lf.Comparison]:
 
 
 def test_studies_beside_each_other(three):
-    first, *others = three
+    first, *_ = three
     columns = by_protocol(three)
     assert [(label, list(column)) for label, column in columns.items()] == [
         (label, ["sgd", "adam"]) for label in ("first", "second", "third")
@@ -494,11 +494,11 @@ def test_studies_beside_each_other(three):
         "sgd leads adam with first (100%), and trails it with second (0%).",
         "adam leads sgd with second (100%), and trails it with third (0%).",
     ]
-    (figure,) = (each for each in figures(first, others) if each.name == "protocols")
+    (figure,) = (each for each in figures(first, three) if each.name == "protocols")
     assert [(row["protocol"], row["rule"]) for row in figure.panels[0].rows] == list(
         itertools.product(["first", "second", "third"], ["sgd", "adam"])
     )
-    page = render(first, others)
+    page = render(first, three)
     assert page.count("and trails it with") == 2
 
 
@@ -816,9 +816,9 @@ def test_a_study_beside_is_selected_by_the_same_metric(cli, monkeypatch):
     selected = []
     write = lf.Comparison.write_report
 
-    def watched(comparison: lf.Comparison, path: Path, beside: Sequence[lf.Comparison]) -> Path:
-        selected.extend(each.outcome("sgd").select for each in [comparison, *beside])
-        return write(comparison, path, beside)
+    def watched(comparison: lf.Comparison, path: Path, protocols: Sequence[lf.Comparison]) -> Path:
+        selected.extend(each.outcome("sgd").select for each in protocols)
+        return write(comparison, path, protocols)
 
     monkeypatch.setattr(lf.Comparison, "write_report", watched)
     code, _, _ = cli("report", "small.toml", "--beside", "other.toml")

@@ -222,17 +222,17 @@ class Comparison:
 
         return sentences(self)
 
-    def write_report(self, path: str | Path, beside: Sequence[Comparison] = ()) -> Path:
-        """One self-contained HTML file. Other studies' comparisons are shown beside this one as tuning protocols."""
+    def write_report(self, path: str | Path, protocols: Sequence[Comparison] = ()) -> Path:
+        """One self-contained HTML file. Tuning protocols are shown side by side: its own, or those of others."""
         from levelfield.report.page import write_report
 
-        return write_report(self, Path(path), beside)
+        return write_report(self, Path(path), protocols)
 
-    def write_figures(self, folder: str | Path, beside: Sequence[Comparison] = ()) -> list[Path]:
+    def write_figures(self, folder: str | Path, protocols: Sequence[Comparison] = ()) -> list[Path]:
         """The report's figures as PDF, SVG and PNG, its tables in LaTeX."""
         from levelfield.report.page import write_figures
 
-        return write_figures(self, Path(folder), beside)
+        return write_figures(self, Path(folder), protocols)
 
 
 def _outcomes(study: Study, trials: Mapping[str, list[Trial]]) -> dict[str, Outcome]:

@@ -104,7 +104,7 @@ def report(
     others = [_beside(name, study, store) for name in beside or []]
     comparison = _report(study, store, out, as_json, others)
     if figures:
-        for path in comparison.write_figures(figures, others):
+        for path in comparison.write_figures(figures, [comparison, *others]):
             typer.echo(f"wrote {path}", err=True)
 
 
@@ -276,7 +276,7 @@ def _report(
         raise UsageError(f"{study.name}: no trial of this study, as given, is stored; 'levelfield run' trains them")
     page = folder(study, out) / "report.html"
     if as_json:
-        path = comparison.write_report(page, beside)
+        path = comparison.write_report(page, [comparison, *beside])
         print_json(
             {
                 "study": study.name,
@@ -296,5 +296,5 @@ def _report(
         from levelfield.terminal import print_comparison
 
         print_comparison(comparison)
-        typer.echo(f"\nreport: {comparison.write_report(page, beside)}")
+        typer.echo(f"\nreport: {comparison.write_report(page, [comparison, *beside])}")
     return comparison

@@ -109,10 +109,11 @@ def ladder(
     failure = run_study(rising, slots, executor, store_name(study, store, out))
     with open_store(study, store, out) as opened:
         comparison = Comparison(rising, opened)
-    page = folder(study, out) / "ladder.html"
+        top = Comparison(study, opened)  # the last rung is the study itself: the page is about it
     columns = by_protocol([comparison])
+    page = folder(study, out) / "ladder.html"
     if as_json:
-        path = comparison.write_report(page)
+        path = top.write_report(page, [comparison])
         print_json(
             {
                 "study": rising.name,
@@ -128,7 +129,7 @@ def ladder(
         from levelfield.terminal import print_ladder
 
         print_ladder(columns, study.select)
-        typer.echo(f"\nreport: {comparison.write_report(page)}")
+        typer.echo(f"\nreport: {top.write_report(page, [comparison])}")
     if failure:
         raise failure
 

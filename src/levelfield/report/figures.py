@@ -74,8 +74,11 @@ def cut(rows: Rows, upwards: bool) -> tuple[float | None, float | None]:
     return (min(means, default=None), None) if upwards else (None, max(means, default=None))
 
 
-def figures(comparison: Comparison, beside: Sequence[Comparison] = ()) -> list[Figure]:
-    """All there are trials for, in the order in which the page shows them."""
+def figures(comparison: Comparison, protocols: Sequence[Comparison] = ()) -> list[Figure]:
+    """All there are trials for, in the order in which the page shows them.
+
+    ``protocols``: whose tuning protocols are shown side by side, if not those of the comparison alone.
+    """
     names = shown_optimizers(comparison)
     if not names:
         return []
@@ -85,7 +88,7 @@ def figures(comparison: Comparison, beside: Sequence[Comparison] = ()) -> list[F
         _best_of_k(comparison, names),
         _pairs(comparison, names),
         _inclusions(comparison, names),
-        _protocols([comparison, *beside]),
+        _protocols(protocols or [comparison]),
         *(_hyperparameters(comparison, name, names) for name in names),
         _curves(comparison, names),
         _selection(comparison, names),

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _FILE_CONFIG = {"view": {"stroke": None}, "axis": {"gridColor": "#e4e4e4"}}
 
 
-def write_report(comparison: Comparison, path: Path, beside: Sequence[Comparison] = ()) -> Path:
-    page = render(comparison, beside)
+def write_report(comparison: Comparison, path: Path, protocols: Sequence[Comparison] = ()) -> Path:
+    page = render(comparison, protocols)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written beside its place and moved there, so that a reader never meets half a page.
@@ -50,14 +50,14 @@ def write_report(comparison: Comparison, path: Path, beside: Sequence[Comparison
     return path
 
 
-def write_figures(comparison: Comparison, folder: Path, beside: Sequence[Comparison] = ()) -> list[Path]:
+def write_figures(comparison: Comparison, folder: Path, protocols: Sequence[Comparison] = ()) -> list[Path]:
     """Every figure as PDF, SVG and PNG, and the tables in LaTeX."""
     import vl_convert
 
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures(comparison, beside):
+        for figure in figures(comparison, protocols):
             spec = _together(figure)
             drawn = {
                 "pdf": vl_convert.vegalite_to_pdf(spec),
@@ -125,18 +125,20 @@ def _vega() -> str:
     return bundle
 
 
-def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: str | None = None) -> str:
+def render(comparison: Comparison, protocols: Sequence[Comparison] = (), version: str | None = None) -> str:
     """The page. With a version of the trials, it asks the server for newer ones."""
     study = comparison.study
-    found = figures(comparison, beside)
+    found = figures(comparison, protocols)
     names = list(study.optimizers)
+    metrics = list(comparison.outcome(names[0]).metrics)
     folder = resources.files("levelfield.report")
     return _template().render(
         study=study,
         sentences=comparison.sentences(),
         complete=comparison.complete,
         report=reported_metric(comparison),
-        metrics=list(comparison.outcome(names[0]).metrics),
+        metrics=metrics,
+        lone=len(metrics) == 1,  # then there is nothing else to show
         colours=charts.shades(names),
         rows=[_shown(comparison, row) for row in comparison.rows()],
         largest=max((len(comparison.outcome(name).pool) for name in names), default=0),
@@ -147,7 +149,7 @@ def render(comparison: Comparison, beside: Sequence[Comparison] = (), version: s
         boundaries=[each for each in comparison.boundaries() if each.place not in (Place.FIXED, Place.UNKNOWN)],
         checks=comparison.health(),
         show_range=show_range,
-        flips=[str(each) for each in flips(by_protocol([comparison, *beside]))],
+        flips=[str(each) for each in flips(by_protocol(protocols or [comparison]))],
         axes={
             name: [(one, charts.axis_title(one), kind(one)) for one in study.optimizer(name).space.free]
             for name in names
