@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from levelfield.executors.local import LocalExecutor
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.order import batch_indices
-from levelfield.training.program import Job, Program, program
+from levelfield.training.program import Job, Program, check_workload, program
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
 from levelfield.workloads import Workload
@@ -35,17 +36,21 @@ def init(key: Any) -> Any:
     return {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}, {"seen": jnp.zeros(())}
 
 
-def error(params: Any, batch: Any) -> Any:
+def errors(params: Any, batch: Any) -> Any:
     features, targets = batch
-    return jnp.mean((features @ params["w"] + params["b"] - targets) ** 2)
+    return (features @ params["w"] + params["b"] - targets) ** 2
+
+
+def mean_error(params: Any, batch: Any) -> Any:
+    return errors(params, batch).mean()
 
 
 def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
-    return regularised(error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
+    return regularised(mean_error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
 
 
 def evaluate(params: Any, state: Any, batch: Any) -> Any:
-    return {"loss": error(params, batch), "seen": state["seen"]}
+    return {"loss": errors(params, batch), "seen": jnp.full(len(batch[0]), state["seen"])}
 
 
 def own_batches(seed: int, batch_size: int) -> Iterator[Any]:
@@ -114,6 +119,24 @@ def test_a_stream_s_batches_come_in_bounded_portions(monkeypatch):
     assert len(portions) == 5
 
 
+@pytest.mark.parametrize(("steps", "interval", "rate"), [(3, 50, 0.05), (12, 5, 0.05), (12, 5, 1e30)])
+def test_nothing_is_read_beyond_a_trial_s_end(steps, interval, rate):
+    """Its last step, or the evaluation at which it has diverged."""
+    read: dict[int, int] = {}
+
+    def counted(seed: int, batch_size: int) -> Iterator[Any]:
+        for batch in own_batches(seed, batch_size):
+            read[seed] = read.get(seed, 0) + 1
+            yield batch
+
+    data = Data(Stream(EXAMPLES, (FEATURES[0], TARGETS[0]), counted), {"train": (FEATURES, TARGETS)})
+    on = dataclasses.replace(workload("stream"), load=lambda: data, eval_interval=interval)
+    given = [Point(0, {"learning_rate": rate}, seed=1), *points(2)]
+    found = trials(on, given, steps=steps, slots=2)
+    assert read == {trial.point.seed: trial.curve.steps[-1] for trial in found}
+    assert read[1] == (steps if rate < 1 else interval)
+
+
 def regression(steps: int, seed: int, rate: Any, l2: float = 0.0, decay: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Gradient descent on the squared error by hand, in float64."""
     w, b = np.ones((3, 1)), np.ones(1)
@@ -150,10 +173,10 @@ def test_a_rule_s_own_weight_decay_is_not_applied_twice():
     tx = lf.optimizer("optax.adamw", learning_rate=0.05, weight_decay=1.0)
     held = tx.init(params)
     for _, batch in zip(range(5), own_batches(100, BATCH), strict=False):
-        updates, held = tx.update(jax.grad(error)(params, batch), held, params)
+        updates, held = tx.update(jax.grad(mean_error)(params, batch), held, params)
         params = jax.tree.map(jnp.add, params, updates)
     assert segment.finished[0].curve.final("train_loss") == pytest.approx(
-        float(error(params, (FEATURES, TARGETS))), rel=1e-4
+        float(mean_error(params, (FEATURES, TARGETS))), rel=1e-4
     )
 
 
@@ -189,9 +212,8 @@ def test_a_text_is_read_in_order_and_its_state_goes_on():
 
 
 def test_a_text_s_layout_fixes_the_batch_size():
-    job = Job(SEQUENTIAL, get_rule("sgd"), "constant", 4, 2, 2, ("learning_rate",))
     with pytest.raises(StudyError, match="batch_size = 2: digits's text is laid out for 1"):
-        Program(job, 1)
+        check_workload(SEQUENTIAL, 2)
 
 
 def test_label_smoothing_by_hand():
@@ -266,14 +288,30 @@ def test_another_failure_is_not_taken_for_a_lack_of_memory(monkeypatch):
 
 
 def test_more_slots_than_memory_holds_are_not_tried(monkeypatch):
+    """A device needs a tebibyte for each of its slots; all devices of a CPU share the machine's three."""
+
     def memory(compiled: Program) -> int:
-        return compiled.slots * 2**40  # more than any machine has
+        return compiled.slots // compiled.devices * 2**40
 
     monkeypatch.setattr(Program, "memory", property(memory))
     monkeypatch.setattr(local.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
     found, notes = run(LocalExecutor(8), quadratic())
     assert notes == ["8 slots need more memory than there is: taking 2"]
     assert len(found) == 8
+
+
+@pytest.mark.parametrize(("asked", "pool", "slots"), [(3, 8, 4), (2, 8, 2), (1, 8, 1), (5, 8, 6), (8, 3, 4), (8, 1, 1)])
+def test_devices_have_equally_many_slots(asked, pool, slots, monkeypatch):
+    """As many as asked for, or some more, so that no device stands idle; not many more than the pool has trials."""
+    monkeypatch.setattr(local.jax, "local_device_count", lambda: 2)
+    assert LocalExecutor(asked)._count(quadratic().replace(trials=1, pool=pool)) == slots
+
+
+def test_data_lie_on_a_device_once_however_many_slots_there_are():
+    job = Job(workload("arrays"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))
+    devices = jax.local_device_count()
+    few, many = (Program(job, slots)._common for slots in (4 * devices, 8 * devices))
+    assert all(one is other for one, other in zip(few.train, many.train, strict=True))
 
 
 def test_a_program_tells_its_memory():

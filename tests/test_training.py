@@ -26,7 +26,7 @@ from levelfield.rules import Hyperparameter, get_rule
 from levelfield.store import Store
 from levelfield.study import SCHEDULES
 from levelfield.training import order
-from levelfield.training.program import Job, program
+from levelfield.training.program import Job, check_workload, program
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Direction, Point, Status, Trial
 from levelfield.workloads import Workload, convolution, get_workload, layers
@@ -241,7 +241,7 @@ def test_a_trial_equals_a_plain_loop() -> None:
                 for metric, value in evaluate(params, state, batch).items():
                     recorded = found.curve.values[f"{split}_{metric}"][(step + 1) // 3 - 1]
                     atol = 2e-3 if metric == "error" else 0
-                    assert recorded == pytest.approx(float(value), rel=1e-4, abs=atol), (split, metric, step)
+                    assert recorded == pytest.approx(float(value.mean()), rel=1e-4, abs=atol), (split, metric, step)
 
 
 # A workload made to be looked into: a parameter that walks by its loss's randomness, a state that counts steps,
@@ -420,7 +420,7 @@ def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: P
             load=lambda: Data(np.arange(8.0, dtype=np.float32), {"train": np.arange(8.0, dtype=np.float32)}),
             init=lambda key: (jax.random.normal(key), ()),
             loss=loss,
-            evaluate=lambda params, state, batch: {"loss": jnp.mean((batch - params) ** 2)},
+            evaluate=lambda params, state, batch: {"loss": (batch - params) ** 2},
         )
     )
     ranges = {"learning_rate": {"log": [1e-3, 1e-1]}, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
@@ -460,8 +460,9 @@ def test_a_workloads_metrics_may_be_declared_in_words() -> None:
     assert way is Direction.MAXIMIZE
 
 
+@pytest.mark.parametrize("slots", [1, 8])
 @pytest.mark.parametrize("n", [64, 100, 1000, 2000, 5000, 10_007])
-def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int) -> None:
+def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int, slots: int) -> None:
     """280 wrong of 2,000 is 0.14, to the last bit: ties are ties, and a target that is met is reached."""
     right = np.ones((3, n), np.float32)
     rng = np.random.default_rng(n)
@@ -478,10 +479,10 @@ def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int) -> 
         load=lambda: Data(train=(), evaluation=evaluation),
         init=lambda key: (jnp.ones(()), ()),
         loss=lambda params, state, batch, key, hyperparameters: (params, state),
-        evaluate=lambda params, state, batch: {"loss": jnp.mean(batch != 1)},
+        evaluate=lambda params, state, batch: {"loss": batch != 1},
         draw=lambda key, batch_size: (),
     )
-    found = trained(job_of(workload, "sgd", steps=1, eval_interval=1), 1, [Point(0, {"learning_rate": 0.0}, 0)])[0]
+    found = trained(job_of(workload, "sgd", steps=1, eval_interval=1), slots, [Point(0, {"learning_rate": 0.0}, 0)])[0]
     assert {found.curve.final(metric) for metric in workload.metrics} == {float(np.float32((n // 7) / n))}
 
 
@@ -489,7 +490,32 @@ def test_a_metric_that_is_declared_but_not_evaluated_is_named(register: Any) -> 
     declared = get_workload("wilson").metrics | {"valid_accuracy": Direction.MAXIMIZE}
     workload = register(dataclasses.replace(get_workload("wilson"), name="short", metrics=declared))
     with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but what it evaluates is .*valid_er"):
-        trained(job_of(workload, "sgd", steps=1, eval_interval=1), 1, [Point(0, {"learning_rate": 0.0}, 0)])
+        check_workload(workload, 1)
+
+
+def test_a_mean_where_each_example_has_its_value_is_refused() -> None:
+    """The mean of a last, shorter chunk would count as much as the others'."""
+    wilson = get_workload("wilson")
+
+    def means(*arguments: Any) -> Any:
+        return {name: values.mean() for name, values in wilson.evaluate(*arguments).items()}
+
+    with pytest.raises(LevelfieldError, match=r"gives error in the shape \(\) for 50 examples; give a value for each"):
+        check_workload(dataclasses.replace(wilson, evaluate=means), 1)
+
+
+def test_what_a_loss_objects_to_is_said_before_anything_is_written(register: Any, tmp_path: Path) -> None:
+    def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
+        if len(batch[0]) % 32:
+            raise lf.errors.UsageError(f"a batch of {len(batch[0])} is no multiple of 32")
+        return jnp.sum(params), state
+
+    register(dataclasses.replace(get_workload("wilson"), name="ghosts", loss=loss, hyperparameters={}))
+    table = {"sgd": {"learning_rate": {"log": [1e-3, 1e-1]}}}
+    study = lf.Study(workload="ghosts", batch_size=40, steps=4, trials=1, pool=2, optimizers=table)
+    with pytest.raises(LevelfieldError, match="a batch of 40 is no multiple of 32"):
+        lf.compare(study, tmp_path / "trials.db")
+    assert not (tmp_path / "trials.db").exists()
 
 
 def test_means_over_chunks_are_means_over_all_examples() -> None:
@@ -507,7 +533,7 @@ def test_means_over_chunks_are_means_over_all_examples() -> None:
         load=lambda: Data(train=(), evaluation=splits),
         init=lambda key: (jnp.ones(()), ()),
         loss=lambda params, state, batch, key, hyperparameters: (params, state),
-        evaluate=lambda params, state, batch: {"loss": (batch[0] ** 2).mean(), "place": batch[1].mean()},
+        evaluate=lambda params, state, batch: {"loss": batch[0] ** 2, "place": batch[1]},
         draw=lambda key, batch_size: (),
     )
     job = job_of(workload, "sgd", steps=1, eval_interval=1)
@@ -553,13 +579,13 @@ def test_classification_error_is_the_share_whose_label_is_not_the_argmax() -> No
     logits = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
     labels = np.random.default_rng(1).integers(7, size=50)
     error = layers.classification_error(jnp.asarray(logits), jnp.asarray(labels))
-    assert float(error) == pytest.approx(np.mean(logits.argmax(-1) != labels))
+    np.testing.assert_array_equal(error, logits.argmax(-1) != labels)
 
 
 def test_classification_error_of_a_net_that_says_nothing() -> None:
     labels = jnp.arange(10)
-    assert float(layers.classification_error(jnp.zeros((10, 10)), labels)) == pytest.approx(0.9)
-    assert float(layers.classification_error(jnp.full((10, 10), jnp.nan), labels)) == 1.0
+    np.testing.assert_allclose(layers.classification_error(jnp.zeros((10, 10)), labels), np.full(10, 0.9), rtol=1e-6)
+    np.testing.assert_array_equal(layers.classification_error(jnp.full((10, 10), jnp.nan), labels), np.ones(10))
 
 
 NHWC = ("NHWC", "HWIO", "NHWC")
@@ -742,8 +768,8 @@ def test_cross_entropy_and_error() -> None:
     labels = np.array([0, 2])
     found = layers.classification_metrics(logits, labels)
     probability = [np.exp(2) / (np.exp(2) + np.e + 1), np.e / (1 + np.exp(3) + np.e)]
-    assert float(found["loss"]) == pytest.approx(-np.mean(np.log(probability)), rel=1e-5)
-    assert float(found["error"]) == 0.5
+    np.testing.assert_allclose(found["loss"], -np.log(probability), rtol=1e-5)
+    np.testing.assert_array_equal(found["error"], [0, 1])
 
 
 # ---------------------------------------------------------------------------- the embedded workloads
@@ -755,11 +781,11 @@ def test_a_workload_evaluates_what_it_declares(name: str) -> None:
     data = workload.load()
     shapes = jax.eval_shape(workload.init, jax.random.key(0))
     found = {
-        f"{split}_{metric}": value.shape
+        f"{split}_{metric}"
         for split, arrays in data.evaluation.items()
-        for metric, value in jax.eval_shape(workload.evaluate, *shapes, arrays).items()
+        for metric in jax.eval_shape(workload.evaluate, *shapes, arrays)
     }
-    assert found == dict.fromkeys(workload.metrics, ())
+    assert found == set(workload.metrics)
     assert workload.select in workload.metrics
     assert "train_loss" in workload.metrics
 

@@ -14,7 +14,7 @@ import jax
 from levelfield.errors import OutOfMemory
 from levelfield.search import Search
 from levelfield.study import Study
-from levelfield.training.program import Job, check_batch_size, program, use_every_core
+from levelfield.training.program import Job, Program, check_workload, program, use_every_core
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point
 from levelfield.workloads import Workload, get_workload
@@ -26,7 +26,7 @@ class LocalExecutor:
         self._slots = slots
 
     def check(self, study: Study) -> None:
-        check_batch_size(get_workload(study.workload), study.batch_size)
+        check_workload(get_workload(study.workload), study.batch_size)
 
     def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Segment]:
         """Train the points. Where memory does not suffice, go on with fewer slots, and say so."""
@@ -41,7 +41,7 @@ class LocalExecutor:
         while True:
             try:
                 compiled = program(job(study, optimizer), slots)
-                if (fitting := _fitting(compiled.memory, slots)) < slots:
+                if (fitting := _fitting(compiled)) < slots:
                     yield Segment([], 0, 0, 0.0, f"{slots} slots need more memory than there is: taking {fitting}")
                     slots = fitting
                     continue
@@ -56,8 +56,8 @@ class LocalExecutor:
                 if slots == 1:
                     raise OutOfMemory(f"{study.workload}: one trial at batch {study.batch_size} does not fit") from None
                 again[:] = [out[index] for index in sorted(out)]
-                yield Segment([], 0, 0, 0.0, f"out of memory with {slots} slots: going on with {slots // 2}")
-                slots //= 2
+                yield Segment([], 0, 0, 0.0, f"out of memory with {slots} slots: going on with {_halved(slots)}")
+                slots = _halved(slots)
 
     def _count(self, study: Study) -> int:
         """How many slots: as asked for, or as many as train fastest, but not more than the pool has trials.
@@ -65,8 +65,8 @@ class LocalExecutor:
         What is left to run has no say: with the same slots, a resumed run rounds as an undisturbed one does.
         """
         devices = jax.local_device_count()
-        slots = self._slots or _fastest(get_workload(study.workload)) * devices
-        return min(slots, -(-study.pool // devices) * devices)
+        slots = min(self._slots or _fastest(get_workload(study.workload)) * devices, study.pool)
+        return slots if slots <= devices else -(-slots // devices) * devices  # as many on each device
 
     def provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
@@ -81,15 +81,25 @@ class LocalExecutor:
         }
 
 
-def _fitting(needed: int, slots: int) -> int:
-    """The most slots, by halving, whose share of the needed memory (of a device, in bytes) the device has."""
-    device = jax.local_devices()[0]
-    stats = device.memory_stats() or {}
-    have = stats.get("bytes_limit") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fitting = slots
-    while fitting > 1 and needed * fitting / slots > have:
-        fitting //= 2
+def _fitting(compiled: Program) -> int:
+    """The most slots, by halving, that there is memory for: each device's own, or the machine's, which all share."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    own = stats.get("bytes_limit")
+    have = own or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def together(slots: int) -> int:
+        return -(-slots // jax.local_device_count()) if own else slots
+
+    fitting, each = compiled.slots, compiled.memory * compiled.devices / compiled.slots
+    while together(fitting) > 1 and each * together(fitting) > have:
+        fitting = _halved(fitting)
     return fitting
+
+
+def _halved(slots: int) -> int:
+    """Half as many, equally many on each device."""
+    devices = jax.local_device_count()
+    return max(slots // 2 // devices * devices, min(slots // 2, devices))
 
 
 def _fastest(workload: Workload) -> int:

@@ -70,6 +70,7 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Segmen
             else:
                 continue
             held[position] = None
+            program.leave(position)
         yield Segment(finished, sum(flight is not None for flight in held), trained, elapsed)
 
 

@@ -17,8 +17,8 @@ class Workload:
     """Pure functions over one trial; the training loop batches them over slots.
 
     ``init(key)`` → (params, state); ``loss(params, state, batch, key, hyperparameters)`` → (loss, state);
-    ``evaluate(params, state, batch)`` → {metric: mean over the batch}. A curve records ``<split>_<metric>``
-    for each split of the data; ``metrics`` declares them all, each to "minimize" or "maximize".
+    ``evaluate(params, state, batch)`` → {metric: a value for each example}. A curve records the mean over each
+    split of the data as ``<split>_<metric>``; ``metrics`` declares them all, each to "minimize" or "maximize".
     """
 
     name: str

@@ -100,8 +100,7 @@ def evaluate(params: Any, state: Any, batches: Any) -> Any:
         logits, targets, carry = _predict(params, carry, tokens)
         return carry, classification_metrics(logits, targets)
 
-    _, metrics = jax.lax.scan(step, NET.zero(batches.shape[1]), batches)
-    return jax.tree.map(jnp.mean, metrics)
+    return jax.lax.scan(step, NET.zero(batches.shape[1]), batches)[1]
 
 
 def _predict(params: Any, carry: Any, tokens: jax.Array, **others: Any) -> tuple[jax.Array, jax.Array, Any]:
