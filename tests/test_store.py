@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -461,9 +462,37 @@ def test_a_refused_store_is_left(database: str) -> None:
 @pytest.mark.parametrize(
     "place", ["postgresql://{}@/trials?host=/nowhere", "postgresql://{}@host:port/", "mysql://{}@host/"]
 )
-def test_a_refusal_does_not_tell_the_password(place: str) -> None:
+@pytest.mark.parametrize("password", ["hunter2", "hunter2/x", "x/hunter2", "x:hunter2:x", "x@hunter2@x"])
+def test_a_refusal_does_not_tell_the_password(place: str, password: str) -> None:
     """It ends in logs and bug reports."""
-    assert "hunter2" not in refusal(place.format("me:hunter2"))
+    assert "hunter2" not in refusal(place.format(f"me:{password}"))
+
+
+def test_a_connection_that_was_lost_is_made_anew(database: str) -> None:
+    """A firewall ends what has been silent for hours, as long as a trial may take."""
+    with Store.open(database) as store:
+        store.add("adam", DEFINITION, METRICS, [trial_of(0)], HERE)
+        with connected(database) as connection:
+            ended = sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            connection.execute(ended)
+        store.add("adam", DEFINITION, METRICS, [trial_of(1)], HERE)
+        assert list(store.statuses("adam")) == [0, 1]
+
+
+def test_a_reader_does_not_end_a_run(tmp_path: Path) -> None:
+    """A SQLite store that somebody is in the middle of reading: what is to be written waits."""
+    path = tmp_path / "trials.db"
+    with Store.open(path) as store:
+        store.add("adam", DEFINITION, METRICS, [trial_of(0), trial_of(1)], HERE)
+        reader = sqlite3.connect(path, check_same_thread=False)
+        rows = reader.execute("SELECT * FROM trials")
+        next(rows)
+        leaves = threading.Timer(6, rows.close)  # later than SQLite itself would wait
+        leaves.start()
+        store.add("adam", DEFINITION, METRICS, [trial_of(2)], HERE)
+        leaves.join()
+        reader.close()
+        assert list(store.statuses("adam")) == [0, 1, 2]
 
 
 def test_a_store_can_be_read_where_nothing_can_be_written() -> None:

@@ -731,15 +731,14 @@ OWN_STUDY = 'code = "own.py"\nworkload = "quadratic"\nsteps = 10\ntrials = 1\n[o
 def own(tmp_path, monkeypatch) -> Path:
     """A study file with code beside it, and a module beside that."""
     monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
-    monkeypatch.setattr(user_code, "_run", {})
-    monkeypatch.setattr(user_code, "_owners", {})
+    for name, fresh in {"_run": {}, "_owners": {}, "_folders": []}.items():
+        monkeypatch.setattr(user_code, name, fresh)
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "beside.py").write_text("import optax\nrate = optax.sgd\n")
     (folder / "own.py").write_text(OWN)
     (folder / "study.toml").write_text(OWN_STUDY)
-    monkeypatch.delitem(sys.modules, "beside", raising=False)
     return folder / "study.toml"
 
 
@@ -758,6 +757,41 @@ def test_code_that_has_changed_is_run_again(own):
     again = lf.load_study(own)
     assert (study.optimizer("own").rule.version, again.optimizer("own").rule.version) == (1, 2)
     assert again.identity("own") != study.identity("own")
+
+
+def test_code_is_run_again_once_a_module_beside_it_has_changed(own):
+    lf.load_study(own)
+    before = rules.get_rule("own").build(0.5)
+    (own.parent / "beside.py").write_text("import optax\nrate = lambda learning_rate: optax.sgd(2 * learning_rate)\n")
+    lf.load_study(own)
+    steps = [tx.update(1.0, tx.init(1.0))[0] for tx in (before, rules.get_rule("own").build(0.5))]
+    assert steps == [-0.5, -1.0]
+
+
+def test_each_code_has_the_modules_beside_it(own, tmp_path):
+    """Two folders with a module of the same name each; a module that is imported late is found, too."""
+    lf.load_study(own)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "beside.py").write_text("rate = 'the other'\n")
+    (other / "late.py").write_text("found = True\n")
+    (other / "own.py").write_text(
+        "import beside\nfound = beside.rate\ndef later():\n    import late\n    return late.found\n"
+    )
+    user_code.run_code(str(other / "own.py"))
+    (module,) = (each for name, each in sys.modules.items() if getattr(each, "__file__", "") == str(other / "own.py"))
+    assert module.found == "the other"
+    assert module.later()
+    assert rules.get_rule("own").build(0.5).init  # the first one's own are still its
+
+
+def test_code_that_was_interrupted_is_run_again(own):
+    wait = "import pathlib\nif not pathlib.Path(__file__).with_name('go').exists():\n    raise KeyboardInterrupt\n"
+    (own.parent / "own.py").write_text(wait + OWN)
+    with pytest.raises(KeyboardInterrupt):
+        lf.load_study(own)
+    (own.parent / "go").touch()
+    assert lf.load_study(own).optimizer("own")
 
 
 def test_code_may_be_mended_after_it_has_failed(own):

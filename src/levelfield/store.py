@@ -23,6 +23,7 @@ from levelfield.trial import Curve, Direction, Point, Status, Trial
 
 SCHEMA_VERSION = 1
 _CREATION = 0x6C66  # the lock under which a store is created
+_PATIENCE = 300  # seconds to wait for others who hold a SQLite store
 
 _schema = sa.MetaData()
 _meta = sa.Table(
@@ -80,9 +81,9 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{path.parent}: cannot be created ({error.strerror})") from None
-        name = url.render_as_string(hide_password=True) if "://" in str(location) else str(location)
+        name = _shown(location)
         try:
-            store = cls(sa.create_engine(url), name)
+            store = cls(_engine(url), name)
         except ModuleNotFoundError as error:
             raise StoreError(f"{name}: needs {error.name}: pip install 'levelfield[postgres]'") from None
         except sa.exc.NoSuchModuleError:
@@ -194,19 +195,29 @@ class Store:
         self.close()
 
 
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() == "sqlite":  # somebody who reads it must not end a run
+        return sa.create_engine(url, connect_args={"timeout": _PATIENCE})
+    return sa.create_engine(url, pool_pre_ping=True)  # hours may pass from one trial to the next
+
+
 def _url(location: str | Path) -> sa.URL:
     if "://" not in str(location):
         return sa.URL.create("sqlite", database=str(location))
-    shown = re.sub(r":[^:@/]*@", ":***@", str(location))  # no password in a message
     try:
         url = sa.make_url(str(location))
     except (sa.exc.ArgumentError, ValueError):
-        raise StoreError(f"{shown}: no path and no database URL") from None
+        raise StoreError(f"{_shown(location)}: no path and no database URL") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(f"{shown}: a store is a file or a postgresql:// URL")
+        raise StoreError(f"{_shown(location)}: a store is a file or a postgresql:// URL")
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     return url
+
+
+def _shown(location: str | Path) -> str:
+    """No password in a message."""
+    return re.sub(r"://([^:@/]*):.*@", r"://\1:***@", str(location))
 
 
 def _row(optimizer: str, trial: Trial, metrics: list[str], provenance: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,14 +68,20 @@ def load() -> Data:
     train, valid = split(len(paths), min(_HELD_OUT, len(paths) // 10))
     subset = train[:: max(1, len(train) // _TRAIN_SUBSET)][:_TRAIN_SUBSET]  # images lie class by class: some of each
 
+    def joined(pieces: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+        return tuple(np.concatenate(part) for part in zip(*pieces, strict=True))
+
     def read(split: str, indices: np.ndarray) -> Pass:
         def batches(batch_size: int) -> Iterator[tuple[np.ndarray, ...]]:
+            coming: list[Any] = []
             with ThreadPoolExecutor(cores) as pool:
                 for start in range(0, len(indices), batch_size):
                     chosen = indices[start : start + batch_size]
                     pieces = np.array_split(chosen, min(cores, len(chosen)))
-                    found = pool.map(functools.partial(decoded, stored, split), pieces)
-                    yield tuple(np.concatenate(part) for part in zip(*found, strict=True))
+                    coming.append(pool.map(functools.partial(decoded, stored, split), pieces))
+                    if len(coming) > 1:  # the next is decoded while this one is evaluated
+                        yield joined(coming.pop(0))
+                yield joined(coming.pop())
 
         return Pass((np.zeros((_SIZE, _SIZE, 3), np.uint8), np.int32(0)), batches)
 
