@@ -19,8 +19,9 @@ from levelfield.executors import local
 from levelfield.executors.local import LocalExecutor
 from levelfield.rules import get_rule
 from levelfield.search import Search
+from levelfield.training.checks import check_workload
 from levelfield.training.order import batch_indices
-from levelfield.training.program import Job, Program, check_workload, program
+from levelfield.training.program import Job, Program, program
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
 from levelfield.workloads import Workload

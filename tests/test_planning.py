@@ -49,8 +49,8 @@ def test_the_sure_one_with_few_trials_and_the_lucky_one_with_many():
     # At its last, the one is better in 0.9¹³ of repetitions, the other in 1 − 0.9²⁰: neither clearly.
     found = plan(outcomes_of(**pools))
     assert found.sentences() == [
-        "With 13 trials or fewer, tune sure (not told apart from lucky);",
-        "from 14 on, lucky (not told apart from sure) (up to 20, the size of the pools).",
+        "With 13 trials or fewer, tune sure (with 13, not told apart from lucky);",
+        "from 14 on, lucky (with 20, not told apart from sure) (up to 20, the size of the pools).",
     ]
 
 

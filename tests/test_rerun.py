@@ -334,8 +334,8 @@ def test_plan_by_command(cli):
     ahead = ["sgd" if ours < theirs else "momentum" for ours, theirs in zip(*best.values(), strict=True)]
     assert ahead == ["momentum", "momentum", "sgd"]
     assert out.splitlines() == [
-        "With 2 trials or fewer, tune momentum (not told apart from sgd);",
-        "from 3 on, sgd (not told apart from momentum) (up to 3, the size of the pools).",
+        "With 2 trials or fewer, tune momentum (with 2, not told apart from sgd);",
+        "from 3 on, sgd (with 3, not told apart from momentum) (up to 3, the size of the pools).",
     ]
     code, out, _ = cli("plan", "mine.toml", "--gpu-hours", "0.01", "--json")
     assert code == 0

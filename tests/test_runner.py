@@ -330,13 +330,18 @@ def test_an_executor_is_not_asked_where_there_is_nothing_to_hand_out(store: Stor
         assert again.asked == []
 
 
-def test_a_grid_is_exhausted(store: Store) -> None:
+def test_a_grid_s_pool_is_full_once_all_its_points_are_tried(store: Store) -> None:
+    """There are no others: those that diverged are part of its result."""
     study = grid_of(pool=4, size=6)
     executor = FakeExecutor(lambda _, index: index in (0, 2, 5))
-    with pytest.raises(SearchExhausted, match=r"^one: only 3 of the grid's 6 points are feasible") as error:
-        run(study, store, executor)
-    assert "pool = 4" in str(error.value)
+    run(study, store, executor)
     assert sorted(executor.finished) == [("one", index) for index in range(6)]
+    assert lf.Comparison(study, store).complete
+
+
+def test_a_grid_without_a_feasible_point_is_exhausted(store: Store) -> None:
+    with pytest.raises(SearchExhausted, match=r"^one: none of the grid's 6 points is feasible; lower its learning rat"):
+        run(grid_of(pool=4, size=6), store, FakeExecutor(lambda *_: False))
 
 
 def test_a_grid_whose_pool_fills_leaves_the_rest(store: Store) -> None:

@@ -26,7 +26,8 @@ from levelfield.rules import Hyperparameter, get_rule
 from levelfield.store import Store
 from levelfield.study import SCHEDULES
 from levelfield.training import order
-from levelfield.training.program import Job, check_workload, program
+from levelfield.training.checks import check_workload
+from levelfield.training.program import Job, program
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Direction, Point, Status, Trial
 from levelfield.workloads import Workload, convolution, get_workload, layers
@@ -502,6 +503,49 @@ def test_a_mean_where_each_example_has_its_value_is_refused() -> None:
 
     with pytest.raises(LevelfieldError, match=r"gives error in the shape \(\) for 50 examples; give a value for each"):
         check_workload(dataclasses.replace(wilson, evaluate=means), 1)
+
+
+ARRAYS = (np.zeros((8, 3), np.float32), np.zeros(8, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"load": lambda: None}, "load gives None, no levelfield.Data"),
+        ({"load": lambda: Data((ARRAYS[0], ARRAYS[1][:5]), {"train": ARRAYS})}, "training data have arrays of 5 and 8"),
+        ({"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], ARRAYS[1][:5])})}, "train data have arrays of 5 and 8"),
+        ({"load": lambda: Data(ARRAYS, {"train": tuple(a[:0] for a in ARRAYS)})}, "train data are empty"),
+        ({"load": lambda: Data([0.0, 1.0], {"train": ARRAYS})}, "training data hold a float, not arrays"),
+        ({"init": lambda key: jnp.zeros(3)}, "no pair (params, state)"),
+        ({"loss": lambda params, *_: jnp.sum(params)}, "no pair (loss, state)"),
+        ({"loss": lambda params, state, *_: (params, state)}, "a loss of the shape (3,): it must be one number"),
+        ({"loss": lambda params, state, *_: (jnp.sum(params), params)}, "a state of other shapes than init's"),
+    ],
+)
+def test_a_workload_that_breaks_its_contract_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
+    """JAX would train on arrays of unequal length: it takes the last example for those that are missing."""
+    whole: dict[str, Any] = {
+        "load": lambda: Data(ARRAYS, {"train": ARRAYS}),
+        "init": lambda key: (jnp.zeros(3), ()),
+        "loss": lambda params, state, batch, *_: (jnp.mean((batch[0] @ params - batch[1]) ** 2), state),
+        "evaluate": lambda params, state, batch: {"loss": (batch[0] @ params - batch[1]) ** 2},
+    }
+    about = {"name": "mine", "summary": "", "batch_size": 4, "eval_interval": 1, "select": "train_loss"}
+    check_workload(Workload(**about, metrics=minimized("train_loss"), **whole), 4)
+    with pytest.raises(LevelfieldError) as caught:
+        check_workload(Workload(**about, metrics=minimized("train_loss"), **whole | changes), 4)
+    assert str(caught.value).startswith("workload 'mine'")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", ["optax.lbfgs", "optax.noisy_sgd"])
+def test_a_rule_that_cannot_be_trained_with_is_refused_before_training(rule: str, tmp_path: Path) -> None:
+    table = {"rule": rule, "learning_rate": 0.1} | ({"seed": 0} if rule == "optax.noisy_sgd" else {})
+    study = lf.Study(workload="quadratic", steps=4, trials=1, pool=2, optimizers={"ours": table})
+    with pytest.raises(LevelfieldError, match=rf"optimizers\.ours: rule {rule} cannot be trained with") as caught:
+        lf.compare(study, tmp_path / "trials.db")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "trials.db").exists()
 
 
 def test_what_a_loss_objects_to_is_said_before_anything_is_written(register: Any, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        return all(len(outcome.pool) == self.study.pool for outcome in self._outcomes.values())
+        return all(self.study.full(name, len(each.pool), each.tried) for name, each in self._outcomes.items())
 
     def rows(self, k: int | None = None) -> list[dict[str, Any]]:
         """One row an optimizer, in the study's order."""

@@ -43,7 +43,7 @@ class RunProgress:
         self._underway = 0  # of them, those of trials that have not finished
         self._training = 0.0  # seconds
         self._begun = time.perf_counter()
-        self._printed = self._begun
+        self._printed, self._said = self._begun, ""
         self._live: Live | None = None
         self.finished = 0
 
@@ -75,13 +75,18 @@ class RunProgress:
             self._finish(row, trial)
         now = time.perf_counter()
         if not self._live and now - self._printed >= _PLAIN_INTERVAL:
-            self._printed = now
-            self._console.print(self._line(optimizer), highlight=False, soft_wrap=True)
+            self._say(self._line(optimizer))
 
     def end(self, optimizer: str) -> None:
         self._rows[optimizer].running = 0
         if not self._live:
-            self._console.print(self._line(optimizer), highlight=False, soft_wrap=True)
+            self._say(self._line(optimizer, "nothing to run"))
+
+    def _say(self, line: str) -> None:
+        self._printed = time.perf_counter()
+        if line != self._said:
+            self._said = line
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def _finish(self, row: _Row, trial: Trial) -> None:
         self.finished += 1
@@ -91,30 +96,34 @@ class RunProgress:
         if trial.feasible and not math.isnan(value):
             row.best = value if math.isnan(row.best) else self._better(row.best, value)
 
-    def _line(self, optimizer: str) -> str:
+    def _line(self, optimizer: str, idle: str = "compiling") -> str:
         row = self._rows[optimizer]
         best = "" if math.isnan(row.best) else f", best {show_metric(self._study.select, row.best)}"
         return (
             f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
-            f"{row.running} running{best}; {self._speed()}"
+            f"{row.running} running{best}; {self._speed(idle)}"
         )
 
-    def _speed(self) -> str:
-        missing = sum(max(self._study.pool - row.feasible, 0) for row in self._rows.values())
+    def _speed(self, idle: str = "compiling") -> str:
+        missing = sum(self._study.pool - row.feasible for name, row in self._rows.items() if not self._full(name))
         if not self._trial_steps:
-            return "compiling" if missing else "nothing to run"
+            return idle if missing else "nothing to run"
         rate = self._trial_steps / self._training
         left = max(missing * self._study.steps - self._underway, 0) / rate
         elapsed = time.perf_counter() - self._begun
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
         return f"{speed} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"
 
+    def _full(self, optimizer: str) -> bool:
+        row = self._rows[optimizer]
+        return self._study.full(optimizer, row.feasible, row.feasible + row.infeasible)
+
     def _render(self) -> Table:
         table = Table(title=None, caption=self._speed(), caption_justify="left", box=None, pad_edge=False)
         for heading in ("optimizer", "feasible", "infeasible", "running", f"best {self._study.select}"):
             table.add_column(heading, justify="left" if heading == "optimizer" else "right")
         for name, row in self._rows.items():
-            done = row.feasible >= self._study.pool
+            done = self._full(name)
             table.add_row(
                 f"{'✓' if done else '·'} {name}",
                 f"{row.feasible}/{self._study.pool}",

@@ -39,7 +39,7 @@ def refine(comparison: Comparison, name: str | None = None) -> Refinement:
                 f"{optimizer}: all {outcome.tried} trials are infeasible, so nothing tells where to search; "
                 f"lower its learning rate by a few decades"
             )
-        if len(outcome.pool) < study.pool:
+        if not study.full(optimizer, len(outcome.pool), outcome.tried):
             raise UsageError(
                 f"{optimizer}: its pool has {len(outcome.pool)} of {study.pool} feasible trials "
                 f"({outcome.tried} tried); 'levelfield run' completes it, or says why it cannot"

@@ -55,6 +55,10 @@ class Rule:
     scheduled: bool = False  # whether more than the learning rate may be a function of the step
     version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
 
+    @property
+    def built_in(self) -> bool:
+        return self.name in _BUILT_IN
+
     def __call__(self, **hyperparameters: Any) -> Any:
         """The optax.GradientTransformation of this rule."""
         self.check_names(hyperparameters)

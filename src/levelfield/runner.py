@@ -112,14 +112,14 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
     if listener:
         listener.end(name)
     feasible = len(pool_of(statuses, study.pool))
-    if feasible < study.pool:
+    if not study.full(name, feasible, len(statuses)):
         raise SearchExhausted(_exhausted(study, name, feasible, len(statuses), search.size))
 
 
 def _exhausted(study: Study, name: str, feasible: int, tried: int, size: float) -> str:
     space = ", ".join(f"{one.key} = {one.dimension.spec()}" for one in study.optimizer(name).space.free)
     if tried == size:
-        return f"{name}: only {feasible} of the grid's {tried} points are feasible, pool = {study.pool} needs more"
+        return f"{name}: none of the grid's {tried} points is feasible; lower its learning rates"
     return (
         f"{name}: {feasible} of {tried} trials are feasible, too few for pool = {study.pool}; "
         f"narrow its space, most likely the learning rate ({space or 'nothing is free'})"

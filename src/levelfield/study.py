@@ -174,6 +174,11 @@ class Study(BaseModel):
         found: Optimizer = self.optimizers[name]
         return found
 
+    def full(self, optimizer: str, feasible: int, tried: int) -> bool:
+        """Whether an optimizer's pool holds N feasible trials, or all that its grid has."""
+        whole = self.search == "grid" and tried >= self.optimizer(optimizer).space.size
+        return feasible >= self.pool or (whole and feasible > 0)
+
     def domain(self, optimizer: str, hyperparameter: str) -> Hyperparameter:
         """What a hyperparameter of an optimizer may be: its rule's, its schedule's or its workload's."""
         chosen = self.optimizer(optimizer)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from levelfield.comparison import Comparison
 
 CLEAR = 0.95  # from this probability on, one optimizer is said to beat another
+_MOSTLY = 0.75  # and from this one on, that its mean alone does not tell
 
 
 def show_number(value: Any) -> str:
@@ -85,7 +86,7 @@ def sentences(comparison: Comparison) -> list[str]:
     if len(ready) > 1:
         said += _ranking(comparison, list(ready))
     for name, outcome in ready.items():
-        if len(outcome.pool) < study.pool:
+        if not study.full(name, len(outcome.pool), outcome.tried):
             said.append(f"{name}'s pool is not full: {len(outcome.pool)} of {study.pool} feasible trials.")
     if study.target and ready:
         said.append(_target(comparison, list(ready)))
@@ -106,7 +107,7 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
     against = {name: comparison.beats(name, first) for name in others}
     tied = [name for name in others if max(chances[name], against[name]) < 0.005]
     beaten = [name for name in others if chances[name] >= CLEAR]
-    ahead = [name for name in others if against[name] >= CLEAR]
+    ahead = [name for name in others if against[name] >= _MOSTLY]
     close = [name for name in others if name not in beaten + ahead + tied]
     if tied:
         said.append(f"It ties with {listed(tied)}.")

@@ -101,7 +101,7 @@ class Outcome:
         The mean is that of the finite ones; NaN where they are fewer than 95%.
         """
         check_k(k)
-        if not self.pool:
+        if self.best_trial is None:
             return NOTHING
         reported = self.values(metric)
         if bootstrap is not None:
@@ -155,8 +155,9 @@ class Outcome:
 
     @property
     def best_trial(self) -> Trial | None:
-        """The best of the pool; the first of several."""
-        return self.pool[int(np.argmin(self.ranked()))] if self.pool else None
+        """The best of the pool, the first of several; None where the selection metric of none is known."""
+        ranked = self.ranked()
+        return self.pool[int(np.argmin(ranked))] if np.isfinite(ranked).any() else None
 
     @property
     def infeasible_share(self) -> float:

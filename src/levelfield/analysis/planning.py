@@ -27,7 +27,7 @@ class Stretch:
 
     @property
     def named(self) -> str:
-        said = [f"not told apart from {listed(self.rivals)}"] if self.rivals else []
+        said = [f"with {self.last}, not told apart from {listed(self.rivals)}"] if self.rivals else []
         said += [f"mostly beaten by {listed(self.ahead)}, but better on average"] if self.ahead else []
         return f"{self.optimizer} ({'; '.join(said)})" if said else self.optimizer
 

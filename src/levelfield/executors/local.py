@@ -11,10 +11,11 @@ from typing import Any
 
 import jax
 
-from levelfield.errors import OutOfMemory
+from levelfield.errors import OutOfMemory, StudyError
 from levelfield.search import Search
 from levelfield.study import Study
-from levelfield.training.program import Job, Program, check_workload, program, use_every_core
+from levelfield.training.checks import check_rule, check_workload
+from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point
 from levelfield.workloads import Workload, get_workload
@@ -27,6 +28,12 @@ class LocalExecutor:
 
     def check(self, study: Study) -> None:
         check_workload(get_workload(study.workload), study.batch_size)
+        for name, each in study.optimizers.items():
+            if not each.rule.built_in:
+                try:
+                    check_rule(job(study, name))
+                except StudyError as error:
+                    raise StudyError(f"optimizers.{name}: {error}") from error
 
     def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Segment]:
         """Train the points. Where memory does not suffice, go on with fewer slots, and say so."""

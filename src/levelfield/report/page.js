@@ -46,6 +46,7 @@ function view(data, asked) {
       ...about, number, tried, pool, inside, values, ranked, order,
       known: order.some(Number.isFinite),
       best: (k, report, select = asked.select) => {
+        if (!ranked(select).some(Number.isFinite)) return { mean: NaN, low: NaN, high: NaN };
         const reported = values(report), chances = weights(ranked(select), k), finite = reported.map(Number.isFinite);
         const kept = finite.reduce((sum, known, i) => sum + (known ? chances[i] : 0), 0);
         const known = estimate(reported.filter((_, i) => finite[i]), chances.filter((_, i) => finite[i]));
@@ -58,7 +59,7 @@ function view(data, asked) {
         const found = estimate(able.map(i => steps[i]), able.map(i => chances[i]));
         return { ...found, probability: pool.length ? able.reduce((sum, i) => sum + chances[i], 0) : NaN };
       },
-      bestTrial: () => pool.reduce((best, i, at) => (best < 0 || order[at] < order[best] ? at : best), -1),
+      bestTrial: () => order.reduce((best, v, at) => (v < (best < 0 ? Infinity : order[best]) ? at : best), -1),
     };
   });
   const shown = optimizers.filter(each => each.known);
@@ -74,7 +75,9 @@ const holds = (value, range) => {
 function audit({ data, asked, optimizers }) {
   const { clear, significant, permutations, enough } = data.constants;
   const pair = edge => [optimizers[edge.special].order, optimizers[edge.general].order];
-  const corrected = holm(data.edges.map(edge => pValue(...pair(edge), asked.k, permutations, enough)));
+  const known = edge => optimizers[edge.special].known || optimizers[edge.general].known;
+  const corrected = holm(
+    data.edges.map(edge => (known(edge) ? pValue(...pair(edge), asked.k, permutations, enough) : NaN)));
   return data.edges.map((edge, i) => {
     const [special, general] = pair(edge), p = corrected[i];
     const worse = probabilityBetter(special, general, asked.k), better = probabilityBetter(general, special, asked.k);

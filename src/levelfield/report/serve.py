@@ -57,7 +57,8 @@ class Live:
 
     def state(self) -> dict[str, Any]:
         """How full the pools are, and a version that changes when their trials do. Reads no curves."""
-        rows, pools = [], []
+        rows: list[dict[str, Any]] = []
+        pools = []
         with self._open() as store:
             for name, identity in self._identities.items():
                 statuses = store.statuses(identity)
@@ -68,7 +69,9 @@ class Live:
                 pools.append(pool)
         return {
             "version": digest([self._text, pools]),
-            "complete": all(row["feasible"] == self.study.pool for row in rows),
+            "complete": all(
+                self.study.full(row["optimizer"], row["feasible"], row["feasible"] + row["infeasible"]) for row in rows
+            ),
             "optimizers": rows,
         }
 

@@ -7,6 +7,7 @@ space does not hold them. The evidence says which.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +32,7 @@ class Verdict(StrEnum):
     CONSISTENT = "consistent"
     NO_SEPARATION = "no separation"
     VIOLATED = "violated"
-    UNKNOWN = "unknown"  # one of the pools is empty
+    UNKNOWN = "unknown"  # one of the pools is empty, or neither has a value to go by
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Finding:
         numbers = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions; p = {self.p_value:.2g}"
         said = f"{special} ⊆ {general}: {self.verdict} ({general} is {numbers})."
         if self.verdict is Verdict.VIOLATED:
-            said += f" {general} is under-tuned: " + "; ".join(self.evidence or ("for no reason seen here",)) + "."
+            said += f" {general} is under-tuned: {'; '.join(self.evidence) or 'nothing in its search tells why'}."
         return said
 
 
@@ -70,7 +71,8 @@ def audit(comparison: Comparison, k: int) -> list[Finding]:
     raw = []
     for edge in found:
         special, general = comparison.outcome(edge.special), comparison.outcome(edge.general)
-        raw.append(p_value(special.ranked(), general.ranked(), k))
+        known = special.best_trial or general.best_trial
+        raw.append(p_value(special.ranked(), general.ranked(), k) if known else math.nan)
     findings = []
     for edge, p in zip(found, holm(raw), strict=True):
         worse = comparison.beats(edge.special, edge.general, k)

@@ -20,7 +20,6 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.errors import StudyError, UsageError
 from levelfield.rules import Rule
 from levelfield.training.feeds import Feeds
 from levelfield.training.order import batch_indices
@@ -257,6 +256,18 @@ def _step(job: Job, slot: Slot, batch: Any, key: Any) -> Slot:
     return slot._replace(step=slot.step + 1, params=params, state=state, optimizer=optimizer)
 
 
+def one_step(job: Job, batch: Any) -> Slot:
+    """The shapes of a slot after a step on a batch of these shapes."""
+    seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
+
+    def step(seed: Any, numbers: Hyper, batch: Any) -> Slot:
+        started = _start(job, seed, numbers, job.workload.init(_key(seed, 0, 0)))
+        return _step(job, started, batch, _key(seed, 2, started.step))
+
+    found: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
+    return found
+
+
 def _train(job: Job, slot: Slot, train: Any) -> Slot:
     """One slot's steps to its next evaluation."""
     steps = slot.step + jnp.arange(min(job.eval_interval, job.steps))
@@ -321,52 +332,6 @@ def _totals_by_chunk(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
         last = _totals(evaluate(jax.tree.map(lambda a: a[-rest:], arrays)))
         total = jax.tree.map(jnp.add, total, last)
     return total
-
-
-def check_workload(workload: Workload, batch_size: int) -> None:
-    """Refuse what would fail once training has begun: a batch of this size, its loss, the metrics."""
-    train, evaluation = load_data(workload)
-    _check_batch_size(workload, batch_size, train)
-    key = jax.random.key(0)
-    params, state = jax.eval_shape(workload.init, key)
-    if workload.draw:
-        batch = jax.eval_shape(lambda: workload.draw(key, batch_size))  # type: ignore[misc]
-    elif isinstance(train, Stream):
-        batch = _shapes(train.example, batch_size)
-    else:
-        batch = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), train)
-        batch = batch if workload.sequential else _shapes(batch, batch_size)
-    numbers = dict.fromkeys(workload.hyperparameters, jax.ShapeDtypeStruct((), jnp.float32))
-    jax.eval_shape(workload.loss, params, state, batch, key, numbers)
-    found = []
-    for split, content in evaluation.items():
-        examples = _shapes(content.example, 2) if isinstance(content, Pass) else content
-        leaves = jax.tree.leaves(examples)
-        for name, values in jax.eval_shape(workload.evaluate, params, state, examples).items():
-            found.append(f"{split}_{name}")
-            if leaves and values.shape[:1] != leaves[0].shape[:1]:
-                raise UsageError(
-                    f"workload {workload.name!r}: evaluate gives {name} in the shape {values.shape} for "
-                    f"{leaves[0].shape[0]} examples; give a value for each, levelfield takes their mean"
-                )
-    if missing := [name for name in workload.metrics if name not in found]:
-        given = ", ".join(found)
-        raise UsageError(f"workload {workload.name!r} declares {', '.join(missing)}, but what it evaluates is {given}")
-
-
-def _shapes(example: Any, count: int) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *np.shape(leaf)), leaf.dtype), example)
-
-
-def _check_batch_size(workload: Workload, batch_size: int, train: Any) -> None:
-    leaves = jax.tree.leaves(train) if not isinstance(train, Stream) else []
-    examples = train.examples if isinstance(train, Stream) else len(leaves[0]) if leaves else batch_size
-    if workload.sequential and batch_size != workload.batch_size:
-        raise StudyError(f"batch_size = {batch_size}: {workload.name}'s text is laid out for {workload.batch_size}")
-    if batch_size > examples and not workload.sequential:
-        raise StudyError(
-            f"batch_size = {batch_size} exceeds the {examples} training examples of {workload.name}: lower it"
-        )
 
 
 @functools.lru_cache(maxsize=8)
