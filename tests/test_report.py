@@ -710,8 +710,8 @@ def test_packed_rows_hold_the_rows(rows):
 
 
 def test_the_study_in_the_page_is_a_study_file(comparison, made):
-    optimizers = {"\"quoted\" 'name'": SGD, "a.b/c = 1": ADAM, "ünïcode ∑ 🦊\n\t\\": MOMENTUM}
-    study = study_of(optimizers, name="</pre>", description='He said "no" & left\n')
+    optimizers = {"\"quoted\" 'name'": SGD, "a.b/c = 1": ADAM, "ünïcode ∑ 🦊\\": MOMENTUM}
+    study = study_of(optimizers, name="<b>&amp;", description='He said "no" & left\n')
     for each in (comparison.study, study):
         shown = re.search(r"<pre[^>]*>(.*?)</pre>", render(made(each, {})), re.DOTALL)
         assert lf.Study(**tomllib.loads(html.unescape(shown[1]))).spec() == each.spec()

@@ -336,7 +336,9 @@ def test_a_grid_s_pool_is_full_once_all_its_points_are_tried(store: Store) -> No
     executor = FakeExecutor(lambda _, index: index in (0, 2, 5))
     run(study, store, executor)
     assert sorted(executor.finished) == [("one", index) for index in range(6)]
-    assert lf.Comparison(study, store).complete
+    found = lf.Comparison(study, store)
+    assert found.complete
+    assert not any("larger pool" in check.remedy for check in found.health())
 
 
 def test_a_grid_without_a_feasible_point_is_exhausted(store: Store) -> None:

@@ -342,7 +342,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 # What the page's charts cannot look up: they begin their own names with @, and these every object of theirs has.
 IN_EVERY_OBJECT = ["__proto__", "constructor", "hasOwnProperty", "isPrototypeOf"]
 IN_EVERY_OBJECT += ["propertyIsEnumerable", "toLocaleString", "toString", "valueOf"]
-NAMES = TEXT.filter(lambda name: name not in IN_EVERY_OBJECT and not name.startswith("@"))
+PLAIN = st.characters(exclude_categories=["C", "Z"], exclude_characters="@,/.")
+NAMES = st.text(PLAIN, min_size=1, max_size=20).filter(lambda name: name not in IN_EVERY_OBJECT)
 OPTIMIZERS = merged(
     RULES,
     st.one_of(st.just({}), SCHEDULES.map(lambda schedule: {"schedule": schedule})),
@@ -363,7 +364,7 @@ def study_contents(draw: st.DrawFn) -> dict:
     if draw(st.booleans()):
         content["target"] = {"metric": "train_loss", "value": draw(st.floats(-1e6, 1e6))}
     optional = {
-        "name": TEXT,
+        "name": NAMES,
         "description": TEXT,
         "batch_size": st.integers(1, 512),
         "eval_interval": st.integers(1, 512),
@@ -708,6 +709,34 @@ def test_a_correction_is_kept_beside_its_axis_and_defines_no_trial():
 def test_a_correction_of_nothing_is_refused(corrected):
     with pytest.raises(lf.LevelfieldError, match=r"learning_rat|epsilon|no table"):
         with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected=corrected)
+
+
+@pytest.mark.parametrize("name", ["", " adam", "a,b", "a\nb"])
+def test_names_of_optimizers_that_no_command_could_give_are_refused(name):
+    with pytest.raises(StudyError, match=r"optimizers\..*no command could name it"):
+        lf.Study(workload="quadratic", steps=10, trials=1, optimizers={name: {"rule": "sgd", "learning_rate": 0.1}})
+
+
+@pytest.mark.parametrize("name", ["", "..", "../evil", "/tmp/evil", "a\nb", "."])
+def test_names_that_are_no_folder_s_are_refused(name):
+    with pytest.raises(StudyError, match=r"name = .*: results go into a folder of this name"):
+        small(name=name)
+
+
+def test_steps_that_cannot_be_counted_are_refused():
+    with pytest.raises(StudyError, match="steps = 3000000000"):
+        small(steps=3_000_000_000)
+
+
+def test_a_mark_of_the_encoding_at_a_file_s_start_is_no_part_of_it(path):
+    study = lf.load_study(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert lf.load_study(path).spec() == study.spec()
+
+
+def test_a_file_that_cannot_be_looked_at_is_refused():
+    with pytest.raises(StudyError, match="cannot be read"):
+        lf.load_study("x" * 5000 + ".toml")
 
 
 @pytest.mark.parametrize("name", [*IN_EVERY_OBJECT, "@metric"])

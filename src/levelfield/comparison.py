@@ -213,7 +213,8 @@ class Comparison:
         found: list[Check] = []
         for name, outcome in self._outcomes.items():
             axes = self.study.optimizer(name).space.free
-            found += checks(outcome, self.trials[name], axes, k, self.reruns.get(name))
+            more = "give the grid more points" if self.study.exhausted(name, outcome.tried) else "run a larger pool"
+            found += checks(outcome, self.trials[name], axes, k, self.reruns.get(name), more)
         return found
 
     def sentences(self) -> list[str]:

@@ -83,7 +83,7 @@ class Refined(BaseModel):
     trials: Annotated[int, Field(ge=0, strict=True)]  # spent on it
 
 
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]  # steps are counted in int32
 
 
 class Study(BaseModel):
@@ -139,6 +139,8 @@ class Study(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Study:
         workload = get_workload(self.workload)
+        if not self.name.isprintable() or "/" in self.name or not self.name.strip(". "):
+            raise StudyError(f"name = {self.name!r}: results go into a folder of this name; choose a plainer one")
         if self.trials > self.pool:
             raise StudyError(
                 f"trials = {self.trials} exceeds pool = {self.pool}: the best of K trials is estimated from a "
@@ -152,6 +154,8 @@ class Study(BaseModel):
         for name, table in self.optimizers.items():
             if name.startswith("@") or name in _RESERVED:
                 raise StudyError(f"optimizers.{name}: charts keep this name for themselves; choose another")
+            if not name or name != name.strip() or not name.isprintable() or "," in name:
+                raise StudyError(f"optimizers.{name!r}: no command could name it; use printable characters, no comma")
             try:
                 self.optimizers[name] = _optimizer(name, table, self.schedule, workload)
                 self._check_grid(self.optimizers[name])
@@ -176,8 +180,11 @@ class Study(BaseModel):
 
     def full(self, optimizer: str, feasible: int, tried: int) -> bool:
         """Whether an optimizer's pool holds N feasible trials, or all that its grid has."""
-        whole = self.search == "grid" and tried >= self.optimizer(optimizer).space.size
-        return feasible >= self.pool or (whole and feasible > 0)
+        return feasible >= self.pool or (self.exhausted(optimizer, tried) and feasible > 0)
+
+    def exhausted(self, optimizer: str, tried: int) -> bool:
+        """Whether there is no point left to try."""
+        return self.search == "grid" and tried >= self.optimizer(optimizer).space.size
 
     def domain(self, optimizer: str, hyperparameter: str) -> Hyperparameter:
         """What a hyperparameter of an optimizer may be: its rule's, its schedule's or its workload's."""
@@ -305,8 +312,12 @@ def _floats(content: Any) -> Any:
 def load_study(source: str | Path) -> Study:
     """A study from a TOML file, or a built-in one by name."""
     path = Path(source)
-    if path.suffix == ".toml" or path.is_file():
-        if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:
+        raise StudyError(f"{source}: cannot be read ({error.strerror})") from None
+    if path.suffix == ".toml" or there:
+        if not there:
             raise StudyError(f"{source}: no such file")
         text, name = _read(path), path.stem
     elif str(source) in (known := built_in_studies()):
@@ -333,7 +344,7 @@ def built_in_studies() -> dict[str, Any]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # some editors begin a file with a mark of its encoding
     except UnicodeDecodeError as error:
         raise StudyError(f"{path}: not valid TOML: no UTF-8 text ({error.reason} at byte {error.start})") from None
     except OSError as error:

@@ -14,6 +14,7 @@ from levelfield.analysis.protocols import Columns, flips, pairs
 from levelfield.comparison import Comparison
 from levelfield.taxonomy.verify import Verification
 from levelfield.words import (
+    counted,
     rerun_sentences,
     search_sentences,
     seeded_sentences,
@@ -27,18 +28,16 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     if not console.is_terminal:
         console.width = 120  # a pipe has no width of its own
     console.print(_table(comparison))
-    console.print()
-    for sentence in comparison.sentences():
-        console.print(sentence, highlight=False, markup=False)
     for heading, said in (
+        ("", comparison.sentences()),
         ("Seeded by inclusions, extra trials that take no part in the statistics:", seeded_sentences(comparison)),
         ("The best trials again, with fresh seeds:", rerun_sentences(comparison)),
         (_searches(comparison), search_sentences(comparison)),
     ):
         if said:
-            console.print(f"\n{heading}", highlight=False, markup=False)
+            console.print(f"\n{heading}" if heading else "", highlight=False, markup=False)
         for sentence in said:
-            console.print(f"  {sentence}", highlight=False, markup=False)
+            console.print(f"  {sentence}" if heading else sentence, highlight=False, markup=False)
 
 
 def _searches(comparison: Comparison) -> str:
@@ -134,7 +133,8 @@ def _table(comparison: Comparison) -> Table:
     study = comparison.study
     rows = comparison.rows()
     test = comparison.outcome(rows[0]["optimizer"]).test_metric
-    table = Table(title=f"{study.name}: best of {study.trials} trials by {study.select}", title_justify="left")
+    title = f"{study.name}: best of {counted(study.trials, 'trial')} by {study.select}"
+    table = Table(title=title, title_justify="left")
     table.add_column("optimizer", no_wrap=True)
     table.add_column(f"{study.select}\n5–95%", justify="right", no_wrap=True)
     if test:

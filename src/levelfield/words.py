@@ -206,6 +206,15 @@ def _target(comparison: Comparison, names: list[str]) -> str:
     )
 
 
+def show_time(seconds: float) -> str:
+    """
+    >>> show_time(0.123), show_time(300), show_time(5400), show_time(3.6e6)
+    ('0.12 s', '300 s', '1.5 hours', '1,000 hours')
+    """
+    value, unit = (seconds, "s") if seconds < 360 else (seconds / 3600, "hours")
+    return f"{value:.2g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+
+
 def counted(number: int, noun: str) -> str:
     """
     >>> counted(1, "trial"), counted(2000, "trial")

@@ -42,9 +42,17 @@ class Check:
 
 
 def checks(
-    outcome: Outcome, trials: Sequence[Trial], axes: Sequence[Axis], k: int, reruns: Outcome | None = None
+    outcome: Outcome,
+    trials: Sequence[Trial],
+    axes: Sequence[Axis],
+    k: int,
+    reruns: Outcome | None = None,
+    more: str = "run a larger pool",
 ) -> Iterator[Check]:
-    """The checks that there are trials for. ``trials`` are all that were tried; ``reruns``, seeds of the best one."""
+    """The checks that there are trials for. ``trials`` are all that were tried; ``reruns``, seeds of the best one.
+
+    ``more`` says how to get more trials.
+    """
     name = outcome.name
     if trials:
         share = outcome.infeasible_share
@@ -62,7 +70,7 @@ def checks(
     if not np.isfinite(ranked).any():
         return
     if any(axis.dimension.free for axis in axes):  # else all differ by their seeds alone
-        yield from _of_search(outcome, ranked[np.isfinite(ranked)], k)
+        yield from _of_search(outcome, ranked[np.isfinite(ranked)], k, more)
     yield from _of_curves(outcome)
     if reruns and len(reruns.pool) > 1:
         yield from _of_seeds(outcome, ranked, reruns)
@@ -87,7 +95,7 @@ def _where(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
     return said
 
 
-def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
+def _of_search(outcome: Outcome, ranked: np.ndarray, k: int, more: str) -> Iterator[Check]:
     name, n = outcome.name, len(ranked)
     good = int((ranked <= best_of(ranked, k).high).sum())
     yield Check(
@@ -97,7 +105,7 @@ def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
         _GOOD_TRIALS,
         good >= min(_GOOD_TRIALS, n),
         f"{good} of {n} trials are as good as the best of K = {k} may be",
-        "run a larger pool, or narrow the space to where they lie",
+        f"{more}, or narrow the space to where they lie",
     )
     if n > 1:
         first, half, whole = (best_of(ranked, each).mean for each in (1, max(1, n // 2), n))
@@ -109,7 +117,7 @@ def _of_search(outcome: Outcome, ranked: np.ndarray, k: int) -> Iterator[Check]:
             _FALLING,
             gain <= _FALLING,
             f"the second half of the trials brings {gain:.0%} of what all bring",
-            "run a larger pool",
+            more,
         )
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import expected_best, several_ks
+from levelfield.errors import UsageError
 from levelfield.trial import Direction
-from levelfield.words import CLEAR, listed, show_metric
+from levelfield.words import CLEAR, listed, show_metric, show_time
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Plan:
         return said
 
     def _shown(self, choice: Choice) -> str:
-        each = f"{choice.hours * 3600:.2g} s a trial" if choice.hours < 0.1 else f"{choice.hours:.2g} hours a trial"
+        each = f"{show_time(3600 * choice.hours)} a trial"
         if not choice.trials:
             return f"  {choice.optimizer}: not one trial ({each})"
         more = "" if choice.enough else ", all of the pool; more trials would fit"
@@ -90,6 +91,8 @@ class Plan:
 
 def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Plan:
     """Optimizers without a feasible trial take no part."""
+    if gpu_hours is not None and not 0 < gpu_hours < math.inf:
+        raise UsageError(f"--gpu-hours {gpu_hours:g}: give a time above 0")
     ready = {name: outcome for name, outcome in outcomes.items() if np.isfinite(outcome.ranked()).any()}
     select = next(iter(outcomes.values())).select
     stretches = _stretches(ready) if ready else []

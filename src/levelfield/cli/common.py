@@ -70,7 +70,7 @@ def _study(
     if scale is not None:
         chosen = chosen.scaled(scale)
     chosen = chosen.replace(trials=trials, pool=pool, steps=steps, seed=seed)
-    return chosen.only([name.strip() for name in optimizers.split(",")]) if optimizers else chosen
+    return chosen if optimizers is None else chosen.only([name.strip() for name in optimizers.split(",")])
 
 
 def on_study(command: Callable[..., None]) -> Callable[..., None]:

@@ -154,7 +154,7 @@ def check(
     """Validate a study, say what it costs, and which spaces can express which optimizers."""
     from levelfield.runner import cost
     from levelfield.taxonomy.coverage import coverage
-    from levelfield.words import counted
+    from levelfield.words import counted, show_time
 
     found = cost(study)
     if measure:
@@ -169,7 +169,8 @@ def check(
     if as_json:
         return print_json(found | (covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}))
     typer.echo(f"{study.name}: valid")
-    typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {study.eval_interval} steps")
+    interval = counted(study.eval_interval, "step")
+    typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {interval}")
     width = max(11, *map(len, found["free"]))
     for name, free in found["free"].items():
         typer.echo(f"  {name:<{width}} {len(free)} free{': ' if free else ''}{', '.join(free)}")
@@ -177,7 +178,7 @@ def check(
     typer.echo(f"  cost        {' × '.join(each)} = {found['trial_steps']:,} trial-steps, if all are feasible")
     if measure:
         speed = found["trial_steps_per_second"]
-        typer.echo(f"  time        about {found['hours']:.2g} hours here ({speed:,.0f} trial-steps/s)")
+        typer.echo(f"  time        about {show_time(3600 * found['hours'])} here ({speed:,.0f} trial-steps/s)")
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
     for line in covered.lines() if covered else [f"  inclusions  not judged: {obstacle} (or give --gradient-scale)"]:

@@ -11,6 +11,7 @@ from levelfield.cli.common import (
     data,
     print_json,
 )
+from levelfield.errors import DataError
 
 
 @app.command()
@@ -47,14 +48,17 @@ def data_list(as_json: Json = False) -> None:
     """List the data sets, and which are on this machine."""
     from levelfield import datasets
 
-    rows = [
-        {"dataset": name, "here": datasets.about(name) is not None, "summary": datasets.summary(name)}
-        for name in datasets.names()
-    ]
+    rows = []
+    for name in datasets.names():
+        try:
+            here, problem = datasets.about(name) is not None, None
+        except DataError as error:
+            here, problem = False, str(error)
+        rows.append({"dataset": name, "here": here, "problem": problem, "summary": datasets.summary(name)})
     if as_json:
         return print_json(rows)
     for row in rows:
-        typer.echo(f"{row['dataset']:<14} {'here' if row['here'] else '–':<5} {row['summary']}")
+        typer.echo(f"{row['dataset']:<14} {'here' if row['here'] else '–':<5} {row['problem'] or row['summary']}")
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """Search spaces and trials: refine, ladder, rerun, plan."""
 
-import math
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +51,7 @@ def refine(
     from levelfield.refinement import refine as refined
     from levelfield.refinement import rounds as in_rounds
 
-    if output and output.exists():
+    if output and os.path.lexists(output):
         raise UsageError(f"{output} exists: name another file, a study is never overwritten")
     if output and not output.parent.is_dir():
         raise UsageError(f"{output}: there is no folder {output.parent}")
@@ -189,8 +189,6 @@ def plan(
     """Say which optimizer to tune with how many trials, from what has been run."""
     from levelfield.comparison import Comparison
 
-    if gpu_hours is not None and not 0 < gpu_hours < math.inf:
-        raise UsageError(f"--gpu-hours {gpu_hours:g}: give a time above 0")
     with open_store(study, store, out) as opened:
         found = Comparison(study, opened).plan(gpu_hours)
     if not found.stretches:

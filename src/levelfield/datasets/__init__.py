@@ -50,10 +50,13 @@ def about(name: str) -> dict[str, Any] | None:
 
 def arrays(name: str) -> Mapping[str, npt.NDArray[Any]]:
     """A data set's arrays from the cache: mapped into memory, read-only."""
-    dataset = _dataset(name)
-    found = cache.load(name)
+    dataset, content = _dataset(name), cache.about(name)
+    if content is None:
+        way = "', or with --from DIR if its files are" if dataset.remotes else " --from DIR' on its files"
+        raise DataError(f"{name} is not on this machine: run 'levelfield data get {name}{way}")
+    found = cache.load(name, content)
     if dataset.check:
-        dataset.check(cache.folder(name), cache.about(name) or {})
+        dataset.check(cache.folder(name), content)
     return found
 
 
@@ -64,11 +67,16 @@ def get(name: str, source: Path | None = None, *, sample: bool = False, say: Say
     lm1b or imagenet, for tests: no study should be run on it. ``say`` is given lines that tell the progress.
     """
     dataset = _dataset(name)
-    if source and not source.exists():
-        raise DataError(f"{source}: no such file or folder")
+    anew = dataset.indexed and source is not None
     try:
+        if source and not source.exists():
+            raise DataError(f"{source}: no such file or folder")
+        if not anew and _cached(name, sample):  # a cache that is somebody else's need not be writable
+            if source:
+                say(f"{name} is in the cache: {source} is not read")
+            return cache.folder(name)
         with cache.locked(name):
-            if not (dataset.indexed and source) and _cached(name, sample):
+            if not anew and _cached(name, sample):
                 return cache.folder(name)
             with cache.writing(name) as writer:
                 dataset.write(source or _publisher(name, dataset, say), writer, sample, say)
@@ -100,8 +108,14 @@ def _dataset(name: str) -> Dataset:
 
 def _cached(name: str, sample: bool) -> bool:
     """A whole data set also serves who would be content with a sample; not the other way round."""
-    content = cache.about(name)
-    return content is not None and (sample or not content["sample"])
+    try:
+        content = cache.about(name)
+        if content is None or (content["sample"] and not sample):
+            return False
+        arrays(name)
+    except cache.Damaged:
+        return False
+    return True
 
 
 def _downloads(name: str) -> Path:

@@ -22,6 +22,10 @@ FORMAT = 1  # raise it when the arrays change: what an older version wrote is th
 _ABOUT = "about.json"
 
 
+class Damaged(DataError):
+    pass
+
+
 def root() -> Path:
     """``$LEVELFIELD_DATA``, or the folder for caches of this system."""
     if chosen := os.environ.get("LEVELFIELD_DATA"):
@@ -38,20 +42,23 @@ def about(name: str) -> dict[str, Any] | None:
     path = folder(name) / _ABOUT
     try:
         content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError):
-        raise DataError(f"{path}: cannot be read; remove {path.parent} and run '{_get(name)}'") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError:
+        raise damaged(path, name) from None
+    if not isinstance(content, dict):
+        raise damaged(path, name)
+    if content.get("format") != FORMAT:
         return None
+    if not isinstance(content.get("arrays"), dict) or not content["arrays"] or "sample" not in content:
+        raise damaged(path, name)
     return content
 
 
-def load(name: str) -> Mapping[str, npt.NDArray[Any]]:
-    """The arrays of a data set, mapped into memory and read-only."""
-    content = about(name)
-    if content is None:
-        raise DataError(f"{name} is not on this machine: run '{_get(name)}', or with --from DIR if its files are")
+def load(name: str, content: Mapping[str, Any]) -> Mapping[str, npt.NDArray[Any]]:
+    """The arrays that an about.json tells of, mapped into memory and read-only."""
     found = {}
     for array, shape in content["arrays"].items():
         path = folder(name) / f"{array}.npy"
@@ -60,7 +67,7 @@ def load(name: str) -> Mapping[str, npt.NDArray[Any]]:
         except (OSError, EOFError, ValueError):
             found[array] = np.empty(0)
         if list(found[array].shape) != shape:
-            raise DataError(f"{path}: missing or damaged; remove {path.parent} and run '{_get(name)}'")
+            raise damaged(path, name)
     return MappingProxyType(found)
 
 
@@ -169,5 +176,5 @@ def _sync(file: Any) -> None:
     os.fsync(file.fileno())
 
 
-def _get(name: str) -> str:
-    return f"levelfield data get {name}"
+def damaged(path: Path, name: str) -> Damaged:
+    return Damaged(f"{path}: missing or damaged; 'levelfield data get {name}' gets the data anew")

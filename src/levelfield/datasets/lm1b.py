@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from levelfield.data import Stream
-from levelfield.datasets.cache import Writer
+from levelfield.datasets.cache import Writer, damaged
 from levelfield.datasets.sources import Dataset, Remote, Say, find, need, opened, places
 from levelfield.datasets.text import decode
 from levelfield.errors import DataError
@@ -191,7 +191,7 @@ def _check(folder: Path, about: Mapping[str, Any]) -> None:
     try:
         size = len(json.loads(path.read_bytes())["model"]["vocab"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{path}: missing or damaged; remove {folder} and run 'levelfield data get lm1b'") from None
+        raise damaged(path, "lm1b") from None
     if size != about["vocabulary"]:
         raise DataError(f"{path}: a vocabulary of {size} tokens, but the text was written in {about['vocabulary']}")
 

@@ -150,4 +150,5 @@ def opened(path: Path) -> Iterator[tarfile.TarFile]:
     except EOFError:
         raise DataError(f"{path}: truncated") from None
     except (tarfile.TarError, zlib.error) as error:
-        raise DataError(f"{path}: damaged, or no tar file ({error})") from None
+        reason = str(error).partition(":\n")[0]  # tarfile goes on to say what each way to unpack it objects to
+        raise DataError(f"{path}: damaged, or no tar file ({reason})") from None

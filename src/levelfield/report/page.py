@@ -28,6 +28,7 @@ from levelfield.words import (
     show_metric,
     show_number,
     show_range,
+    show_time,
 )
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _cost(comparison: Comparison) -> list[dict[str, Any]]:
                 "tried": outcome.tried,
                 "infeasible": outcome.tried - len(outcome.pool),
                 "steps": outcome.spent,
-                "hours": f"{seconds / 3600:.2g} h" if seconds >= 360 else f"{seconds:.2g} s",
+                "time": show_time(seconds),
             }
         )
     return found

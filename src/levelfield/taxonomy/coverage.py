@@ -224,9 +224,9 @@ class StudyCoverage:
     gradient_scale: float | None  # None where no limit had to be judged
 
     def lines(self) -> Iterator[str]:
-        if self.covered:
+        if self.covered or self.missing:
             yield "  inclusions  how much of the special optimizer's space the general one's can express"
-        if self.gradient_scale is not None:
+        if self.covered and self.gradient_scale is not None:
             yield f"              (entries of a gradient at the start: about {show_number(self.gradient_scale)})"
         pairs = [f"{each.edge.special} ⊆ {each.edge.general}" for each in self.covered]
         width = max(map(len, pairs), default=0)
