@@ -141,7 +141,7 @@ class TestFashionMNIST:
             ("train-images-idx3-ubyte.gz", lambda packed: packed[:-20], "truncated"),
             ("train-images-idx3-ubyte.gz", lambda packed: b"no gzip at all", "no gzip file"),
             ("train-images-idx3-ubyte.gz", lambda packed: packed[:50] + b"xxxx" + packed[54:], "damaged"),
-            ("train-images-idx3-ubyte.gz", lambda packed: gzip.compress(b""), "begins with "),
+            ("train-images-idx3-ubyte.gz", lambda packed: gzip.compress(b""), "empty"),
             (
                 "train-images-idx3-ubyte.gz",
                 lambda packed: gzip.compress(b"\0\0\x08\x03\0\0"),

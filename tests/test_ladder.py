@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import levelfield as lf
-from levelfield.analysis.protocols import by_protocol, flips, pairs
+from levelfield.analysis.protocols import Entry, by_protocol, flips, pairs
 from levelfield.errors import UsageError
 from levelfield.protocols import RUNGS, ladder
 from levelfield.rules import _RULES, POSITIVE, Hyperparameter, register_rule
@@ -267,6 +267,25 @@ def test_ties_and_empty_pools_lead_nowhere(made):
     assert pair.leaders == {"learning rate": "sgd", "+ momentum": "adam"}
     (flip,) = flips(columns)
     assert (flip.before, flip.after) == ("learning rate", "+ momentum")
+
+
+def test_who_is_better_hardly_more_often_leads_nowhere(made):
+    """Two pools that differ in the worst trial alone: with one trial, sgd is better in 7 of 16, adam in 6."""
+    study = study_of({"sgd": SGD, "adam": ADAM}, trials=1)
+    columns = {
+        "here": {"sgd": [1.0, 2.0, 3.0, 4.0], "adam": [1.0, 2.0, 3.0, 4.5]},
+        "there": {"sgd": [1.0] * 4, "adam": [2.0] * 4},
+    }
+    found = {
+        label: {
+            rule: Entry(made(study, {rule: [{"train_loss": [9.0, value]} for value in pool]}).outcome(rule), 1)
+            for rule, pool in column.items()
+        }
+        for label, column in columns.items()
+    }
+    (pair,) = pairs(found)
+    assert pair.beats["here"] == pytest.approx(7 / 16)
+    assert pair.leaders == {"there": "sgd"}
 
 
 def test_two_optimizers_of_one_rule_keep_their_names_from_rung_to_rung(made):

@@ -399,6 +399,8 @@ def test_a_fixed_value_holds_itself_alone(key, at):
         ({"integer": [1, 5]}, (4, 2), ["(4, 2)", "[1, 5]", "low < high"]),
         ({"integer": [1, 5]}, (NAN, 2), ["(nan, 2)", "[1, 5]", "low < high"]),
         ({"uniform": [0, 1]}, (0.5,), ["(0.5,)", "(low, high)"]),
+        ({"uniform": [0, 1]}, 0.5, ["0.5", "(low, high)"]),
+        ({"choice": ["a", "b"]}, "a", ["'a'", "in a list"]),
         ({"uniform": [0, 1]}, [0.1, 0.2, 0.3], ["[0.1, 0.2, 0.3]", "(low, high)"]),
         ({"choice": [1, 2]}, [3], ["3", "none of its choices", "[1, 2]"]),
         ({"choice": ["a", "b"]}, ["a", "c"], ["'c'", "none of its choices", "['a', 'b']"]),

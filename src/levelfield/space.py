@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -287,6 +287,8 @@ class Axis:
         """The axis with a part of its range: (low, high), None for an end that stays; or the choices that stay."""
         if not self.dimension.free:
             raise SpaceError(f"{self.key} is fixed: there is nothing to narrow")
+        if isinstance(kept, str) or not isinstance(kept, Collection):
+            raise SpaceError(f"{self.key}: {kept!r} is no range: give (low, high), or the choices that stay in a list")
         if isinstance(self.dimension, Choice):
             for value in kept:
                 if value not in self.dimension.values:

@@ -39,6 +39,8 @@ class Flip:
         return f"{self.ours} leads {self.theirs} with {self.before}{led}, and trails it with {self.after}{leads}."
 
 
+_LEAD = 0.1  # by which share of the repetitions one is to be the better one more often than the other
+
 Columns = Mapping[str, Mapping[str, Entry]]
 
 
@@ -68,7 +70,7 @@ class Pair:
 
     ours: str
     theirs: str
-    leaders: dict[str, str]  # protocol → who is the better one more often; those that tie are left out
+    leaders: dict[str, str]  # protocol → who is the better one more often; those that nearly tie are left out
     beats: dict[str, float]  # protocol → P(ours is strictly better)
 
     @property
@@ -90,7 +92,7 @@ def pairs(columns: Columns) -> list[Pair]:
         both = {label: (column[a], column[b]) for label, column in columns.items() if a in column and b in column}
         leaders, beats = {}, {}
         for label, (ours, theirs) in both.items():
-            if (lead := _lead(ours, theirs)) and not math.isnan(lead):
+            if abs(lead := _lead(ours, theirs)) > (_LEAD if ours.k == theirs.k else 0):
                 leaders[label] = a if lead > 0 else b
             if ours.k == theirs.k:
                 beats[label] = ours.outcome.beats(theirs.outcome, ours.k)

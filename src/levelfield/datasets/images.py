@@ -46,6 +46,8 @@ def read_fashion_mnist(source: Path, *, verify: bool = True) -> Arrays:
 def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """An idx file of bytes whose examples have the given shape."""
     magic = bytes([0, 0, 8, 1 + len(shape)])  # 8: unsigned bytes; then the number of dimensions
+    if not content:
+        raise DataError(f"{path}: empty")
     if content[:4] != magic:
         raise DataError(f"{path}: begins with {content[:4].hex()}, an idx file of this kind with {magic.hex()}")
     header = 4 + 4 * (1 + len(shape))
