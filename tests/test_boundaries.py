@@ -220,6 +220,20 @@ def test_where_nothing_is_learned_a_high_start_is_no_progress():
     assert judged(study, Outcome("it", pool, len(pool), METRICS, "valid_error")) == judged(study, plain)
 
 
+def test_what_has_fallen_before_the_first_evaluation_was_learned():
+    """Trials with high rates are down by then; those with low rates still fall, and are behind."""
+    study = study_of(SGD)
+    plain = pool_of(study, lambda at: 0.1 + 0.01 / at["learning_rate"])
+    pool = []
+    for trial in plain.pool:
+        rate = trial.point.hyperparameters["learning_rate"]
+        values = dict(trial.curve.values) | {"train_loss": 1.0 + np.exp(-rate * np.array([2_000.0, 8_000.0]))}
+        pool.append(Trial(trial.point, trial.status, Curve(trial.curve.steps, values)))
+    found = judged(study, Outcome("it", pool, len(pool), METRICS, "valid_error"))["learning_rate"]
+    assert not found.by_loss
+    assert found.place is Place.UPPER
+
+
 # Probabilities of the borders
 
 

@@ -267,3 +267,19 @@ def test_all_trials_infeasible_stops_and_names_the_space(cli):
     assert "sgd: 0 of 20 trials are feasible" in err
     assert "learning_rate" in err
     assert "adam" in out
+
+
+def test_names_in_brackets_are_shown_as_they_are(command, monkeypatch, tmp_path):
+    """rich would take them for markup, or stumble over them."""
+    monkeypatch.chdir(tmp_path)
+    Path("odd.toml").write_text(
+        'name = "[b]odd"\nworkload = "quadratic"\nsteps = 4\ntrials = 1\n'
+        '[optimizers."sgd [fast]"]\nrule = "sgd"\nlearning_rate = 0.1\n'
+        '[optimizers."mom [/b]"]\nrule = "sgd"\nlearning_rate = 0.2\n'
+    )
+    code, out, err = command("compare", "odd.toml")
+    assert code == 0, err
+    for shown in (out, err):
+        assert "sgd [fast]" in shown
+        assert "mom [/b]" in shown
+    assert "[b]odd: best of 1 trial by train_loss" in out

@@ -391,6 +391,33 @@ def test_the_first_by_its_mean_may_be_the_worse_one_in_most_repetitions(made):
     assert found.sentences()[1].startswith("Yet b is better in 84% of repetitions")
 
 
+def test_where_no_optimizer_has_a_mean_none_is_the_best(made):
+    found = of_losses(made, 1, a=[0.5, 0.6, math.inf, math.inf], b=[0.1, 0.1, math.inf, math.inf])
+    assert found.sentences()[0].startswith("No optimizer has an expected train_loss")
+    assert found.plan().stretches == []
+
+
+def test_a_ranking_that_short_pools_cannot_tell_of_is_not_said_to_stay(made):
+    """Up to 3 trials b leads; with 10, a does."""
+    found = of_losses(made, 10, a=[0.9] * 17 + [0.1] * 3, b=[0.3] * 3)
+    assert found.sentences()[0].startswith("With 10 trials each, a has the best")
+    assert not any("The ranking is the same" in sentence for sentence in found.sentences())
+
+
+def test_a_part_of_a_space_is_not_called_an_unfinished_pool(made):
+    found = of_losses(made, 2, a=[0.5] * 20, b=[0.1] * 20)
+    rates = sorted(trial.point.hyperparameters["learning_rate"] for trial in found.trials["a"])
+    part = found.narrowed({"a": {"learning_rate": (None, rates[4])}})
+    assert any("in that part of its space" in sentence for sentence in part.sentences())
+    assert not any("not full" in sentence for sentence in part.sentences())
+
+
+def test_a_mean_is_there_up_to_the_very_share_that_may_be_lost(made):
+    for n, lost in ((140, 7), (180, 9), (220, 11), (280, 14)):
+        found = of_losses(made, 1, a=[0.5] * (n - lost) + [math.inf] * lost, b=[0.1] * n)
+        assert found.outcome("a").best(1).mean == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("lost", [math.inf, math.nan, -math.inf])
 def test_a_trial_without_a_finite_value_does_not_decide(made, lost):
     assert math.isnan(of_losses(made, 1, a=[0.1] + [lost] * 19, b=[0.2] * 20).outcome("a").best(1).mean)

@@ -269,6 +269,23 @@ def test_ties_and_empty_pools_lead_nowhere(made):
     assert (flip.before, flip.after) == ("learning rate", "+ momentum")
 
 
+def test_a_pair_settles_only_where_the_leader_leads_to_the_end(made):
+    levels = {
+        "sgd": {"learning rate": 3.0} | SAME,
+        "adam": {"learning rate": 5.0, "+ schedule": 1.0, "+ momentum": 1.0, "+ epsilon": 2.0},  # a tie in the end
+    }
+    (pair,) = pairs(by_protocol([climbed(made, levels)]))
+    assert pair.leaders == {"learning rate": "sgd", "+ schedule": "adam", "+ momentum": "adam"}
+    assert pair.settles is None
+
+
+def test_a_grid_whose_rungs_have_too_few_points_has_no_ladder():
+    table = {"learning_rate": {"choice": [0.1, 0.2]}, "one_minus_momentum": {"choice": [0.1, 0.2, 0.3]}}
+    study = study_of({"momentum": table}, search="grid", pool=6, schedule={"kind": "constant"})
+    with pytest.raises(UsageError, match="a ladder takes a quasi-random search"):
+        ladder(study)
+
+
 def test_who_is_better_hardly_more_often_leads_nowhere(made):
     """Two pools that differ in the worst trial alone: with one trial, sgd is better in 7 of 16, adam in 6."""
     study = study_of({"sgd": SGD, "adam": ADAM}, trials=1)

@@ -183,6 +183,25 @@ def test_a_misprint_that_is_replaced_is_none_any_more(store):
     assert len(study.optimizer("momentum").corrected) == 2
 
 
+def test_a_whole_grid_stays_whole(store):
+    """Or the points that were added, which are the last of the grid, would never be tried."""
+    choices = {"learning_rate": {"choice": [0.1 * i for i in range(1, 7)]}}
+    momenta = {"one_minus_momentum": {"choice": [0.05, 0.1, 0.2, 0.3, 0.4, 0.5]}}
+    content = {"search": "grid", "pool": 36, "trials": 8, "schedule": {"kind": "constant"}}
+    study = study_of(**content, optimizers={"momentum": choices | momenta})
+    found = refine(searched(study, store, lambda name, at: -at["learning_rate"] + abs(at["momentum"] - 0.75)))
+    assert [change.axis.key for change in found.changes] == ["learning_rate"]
+    assert found.study.pool == found.study.optimizer("momentum").space.size == 42
+
+
+def test_a_grid_that_is_narrowed_has_a_smaller_pool(store):
+    content = {"search": "grid", "pool": 40, "trials": 20, "schedule": {"kind": "constant"}}
+    study = study_of(**content, optimizers={"sgd": {"learning_rate": {"integer": [1, 40]}}})
+    found = refine(searched(study, store, lambda name, at: abs(at["learning_rate"] - 20.0))).study
+    assert found.pool == found.optimizer("sgd").space.size < 40
+    assert found.trials <= found.pool
+
+
 def test_a_grid_is_refined_by_a_longer_choice(store):
     rates = {"choice": [1e-4, 1e-3, 1e-2]}
     factors = {"kind": "linear", "decay_steps": 1.0, "decay_factor": {"choice": [0.0, 0.1, 0.2, 0.3]}}

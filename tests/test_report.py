@@ -515,8 +515,22 @@ def test_studies_of_the_same_name_do_not_hide_each_other(made):
     one, other = (
         made(study_of({"sgd": SGD, "adam": ADAM}, seed=i), constant({"sgd": 0.1 + i, "adam": 0.2 + i})) for i in (0, 1)
     )
-    means = [entry.outcome.best(K).mean for entry in by_protocol([one, other])["study"].values()]
-    assert sorted(means) == pytest.approx([0.1, 0.2, 1.1, 1.2])
+    columns = by_protocol([one, other])
+    assert list(columns) == ["study", "study (study)"]
+    means = [entry.outcome.best(K).mean for column in columns.values() for entry in column.values()]
+    assert means == pytest.approx([0.1, 0.2, 1.1, 1.2])
+
+
+def test_studies_beside_each_other_may_have_protocols_of_the_same_name(made):
+    """As the paper's final and initial spaces have: there are two, not one that hides the other."""
+    tables = {"sgd": SGD | {"protocol": "everything"}, "adam": ADAM | {"protocol": "everything"}}
+    both = [
+        made(study_of(tables, seed=i, name=name), constant({"sgd": 0.1 + i, "adam": 0.2 - i / 5}))
+        for i, name in enumerate(("final", "initial"))
+    ]
+    assert list(by_protocol(both)) == ["everything", "everything (initial)"]
+    (flip,) = flips(by_protocol(both))
+    assert (flip.before, flip.after) == ("everything", "everything (initial)")
 
 
 def test_an_optimizer_without_trials_is_in_no_figure_of_protocols(made):

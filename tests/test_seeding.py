@@ -14,7 +14,10 @@ import polars
 import pytest
 
 import levelfield as lf
+from levelfield import rules
 from levelfield.executors.local import LocalExecutor
+from levelfield.taxonomy import inclusions, seeding
+from levelfield.trial import Curve, Point, Status, Trial
 
 RATE, FRACTION, EPSILON = {"log": [1e-2, 1e0]}, {"log": [1e-1, 1e0]}, {"log": [1e-3, 1e3]}
 MOMENTUM = {"learning_rate": RATE, "one_minus_momentum": FRACTION}
@@ -203,6 +206,23 @@ def test_a_constant_rate_is_followed_by_one_that_may_decay():
 def test_rmsterov_does_not_claim_to_follow_nesterov_at_a_rate_that_decays():
     """It does at a constant one only. Whatever is called an inclusion must be followed."""
     followed(study_of({"nesterov": MOMENTUM, "rmsterov": RMSPROP}, schedule=LINEAR))
+
+
+def test_a_seed_has_the_version_of_the_rule_that_follows(monkeypatch):
+    """Else the trial of an older version would be taken for the proof."""
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(inclusions, "_INCLUSIONS", list(inclusions._INCLUSIONS))
+    identities = []
+    for version in (1, 2):
+        about = {"learning_rate": rules.POSITIVE, "mix": rules.FRACTION}
+        rules.register_rule("soft", lambda learning_rate, mix: None, about, version=version)
+        inclusions.register_inclusion("sgd", "soft", lambda learning_rate: {"learning_rate": learning_rate, "mix": 0.0})
+        tables = {"sgd": {"learning_rate": 0.1}, "soft": {"learning_rate": 0.1, "mix": {"uniform": [0, 1]}}}
+        study = lf.Study(workload="quadratic", steps=2, trials=1, optimizers=tables)
+        best = Trial(Point(0, {"learning_rate": 0.1}, 0), Status.FEASIBLE, Curve(np.array([2]), {}))
+        (seed,) = seeding.seeds(study, {"sgd": best, "soft": best})
+        identities.append(seed.identity)
+    assert identities[0] != identities[1]
 
 
 def test_optax_optimizers_follow_too():

@@ -36,6 +36,7 @@ class Comparison:
 
     def __init__(self, study: Study, store: Store) -> None:
         self.study = study
+        self.narrow = False  # whether parts of the spaces are left out
         self.provenance: list[dict[str, Any]] = []
         self.trials: dict[str, list[Trial]] = {}  # of each optimizer's pool, infeasible ones included
         self._findings: dict[int, list[Finding]] = {}
@@ -124,7 +125,9 @@ class Comparison:
             name: _with_cost(each.at(step=self.outcome(name).step), trials[name])
             for name, each in _outcomes(study, trials).items()
         }
-        return self._view(study, trials, outcomes)
+        found = self._view(study, trials, outcomes)
+        found.narrow = True
+        return found
 
     def _fewer(self, optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
         """K and N that the smallest of these grids still has the points for."""

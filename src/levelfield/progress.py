@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from levelfield.executors import Progress
 from levelfield.runner import pool_window
@@ -66,7 +67,7 @@ class RunProgress:
     def advance(self, optimizer: str, progress: Progress) -> None:
         row = self._rows[optimizer]
         if progress.note:
-            self._console.print(f"{optimizer}: {progress.note}", highlight=False, soft_wrap=True)
+            self._console.print(f"{optimizer}: {progress.note}", highlight=False, markup=False, soft_wrap=True)
         row.running = progress.running
         self._trial_steps += progress.trial_steps
         self._underway += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
@@ -86,7 +87,7 @@ class RunProgress:
         self._printed = time.perf_counter()
         if line != self._said:
             self._said = line
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _finish(self, row: _Row, trial: Trial) -> None:
         self.finished += 1
@@ -125,7 +126,7 @@ class RunProgress:
         for name, row in self._rows.items():
             done = self._full(name)
             table.add_row(
-                f"{'✓' if done else '·'} {name}",
+                Text(f"{'✓' if done else '·'} {name}"),
                 f"{row.feasible}/{self._study.pool}",
                 str(row.infeasible),
                 str(row.running),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from levelfield.errors import UsageError
+from levelfield.errors import SpaceError, StudyError, UsageError
 from levelfield.rules import Hyperparameter
 from levelfield.space import Axis
 from levelfield.study import SCHEDULES, Optimizer, Study
@@ -36,7 +36,12 @@ def ladder(study: Study) -> Study:
         last = tuned
         for name, table in tuned.items():
             tables[f"{name} ({RUNGS[rung]})"] = table | {"protocol": RUNGS[rung]}
-    return study.replace(name=f"{study.name}_ladder", optimizers=tables)
+    try:
+        return study.replace(name=f"{study.name}_ladder", optimizers=tables)
+    except (StudyError, SpaceError):
+        if study.search != "grid":
+            raise
+        raise UsageError("a ladder takes a quasi-random search: the rungs of this grid have too few points") from None
 
 
 def _at(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,8 +67,20 @@ def refine(comparison: Comparison, name: str | None = None) -> Refinement:
                 trials=comparison.outcome(each.optimizer).tried,
             )
         )
-    refined = study.replace(name=name or _next_name(study.name), optimizers=tables, refined=log)
+    refined = _with_spaces(study, tables).replace(name=name or _next_name(study.name), refined=log)
     return Refinement(comparison, found, refined)
+
+
+def _with_spaces(study: Study, tables: Mapping[str, Any]) -> Study:
+    """The study with other spaces. The pool of a grid is as many of its points as before, or all of them."""
+    if study.search != "grid":
+        return study.replace(optimizers=tables)
+    before, after = (
+        int(min(each.space.size for each in of.optimizers.values()))
+        for of in (study, study.replace(search="quasirandom", optimizers=tables))
+    )
+    pool = after if study.pool == before else min(study.pool, after)
+    return study.replace(optimizers=tables, pool=pool, trials=min(study.trials, pool))
 
 
 def _check_pool(study: Study) -> None:

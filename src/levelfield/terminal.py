@@ -50,17 +50,17 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
     console = console or Console()
     if not console.is_terminal:
         console.width = 120
-    table = Table(title=f"{metric}, mean and 5–95%", title_justify="left")
+    table = Table(title=Text(f"{metric}, mean and 5–95%"), title_justify="left")
     table.add_column("rule", no_wrap=True)
     for label in columns:
-        table.add_column(label, justify="right", no_wrap=True)
+        table.add_column(Text(label), justify="right", no_wrap=True)
     for rule in dict.fromkeys(rule for column in columns.values() for rule in column):
         cells = [rule]
         for column in columns.values():
             found = column[rule].outcome.best(column[rule].k) if rule in column else None
             parts = (found.mean, found.low, found.high) if found else (math.nan,) * 3
             cells.append(_with_range(*(show_metric(metric, part) for part in parts)))
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))
     console.print(table)
     console.print()
     if changes := flips(columns):
@@ -134,11 +134,11 @@ def _table(comparison: Comparison) -> Table:
     rows = comparison.rows()
     test = comparison.outcome(rows[0]["optimizer"]).test_metric
     title = f"{study.name}: best of {counted(study.trials, 'trial')} by {study.select}"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     table.add_column("optimizer", no_wrap=True)
-    table.add_column(f"{study.select}\n5–95%", justify="right", no_wrap=True)
+    table.add_column(Text(f"{study.select}\n5–95%"), justify="right", no_wrap=True)
     if test:
-        table.add_column(test, justify="right", no_wrap=True)
+        table.add_column(Text(test), justify="right", no_wrap=True)
     if study.target:
         aim = show_metric(study.target.metric, study.target.value)
         table.add_column(f"steps to {aim}\n5–95%", justify="right", no_wrap=True)
@@ -156,7 +156,7 @@ def _table(comparison: Comparison) -> Table:
             cells.append(_with_range(*(_count(row[f"steps_{key}"]) for key in ("mean", "low", "high"))))
             cells.append(_percent(row["steps_probability"]))
         cells += [_percent(row["infeasible_share"]), show_hyperparameters(row["best_hyperparameters"])]
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))
     return table
 
 

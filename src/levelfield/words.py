@@ -87,7 +87,9 @@ def sentences(comparison: Comparison) -> list[str]:
         said += _ranking(comparison, list(ready))
     for name, outcome in ready.items():
         if not study.full(name, len(outcome.pool), outcome.tried):
-            said.append(f"{name}'s pool is not full: {len(outcome.pool)} of {study.pool} feasible trials.")
+            count = f"{len(outcome.pool)} of {study.pool} feasible trials"
+            part = f"{name} has {count} in that part of its space."
+            said.append(part if comparison.narrow else f"{name}'s pool is not full: {count}.")
     if study.target and ready:
         said.append(_target(comparison, list(ready)))
     return said + _inclusions(comparison)
@@ -99,6 +101,8 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
     means = {name: comparison.outcome(name).best(k).mean for name in names}
     order = sorted(names, key=lambda name: (math.isnan(means[name]), sign * means[name]))
     first, *others = order
+    if math.isnan(means[first]):
+        return [f"No optimizer has an expected {study.select}: too many of the best of {k} have no finite one."]
     said = [
         f"With {k} trial{'s' if k > 1 else ''} each, {first} has the best expected {study.select}: "
         f"{show_metric(study.select, means[first])}."
@@ -122,11 +126,11 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
         said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
     settled = comparison.settles()
-    if settled and 1 < settled <= k:
+    if settled and 1 < settled <= k <= min(len(comparison.outcome(name).pool) for name in names):
         said.append(f"The ranking is the same from {settled} trials on.")
     elif settled and settled > k:
         said.append(f"The ranking has not settled: it still changes up to {settled} trials.")
-    if not beaten and not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
+    if not any(comparison.beats(a, b) >= CLEAR for a, b in itertools.permutations(names, 2)):
         said.append("No optimizer is clearly better than another here.")
     return said
 

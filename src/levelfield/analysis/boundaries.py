@@ -57,6 +57,7 @@ class Boundary:
     upper: float = math.nan
     good: tuple[Value, ...] = ()  # the good trials' lowest and highest value; of choices, the likeliest
     proposal: Dimension | None = None  # a better range, if this one is none
+    by_loss: bool = False  # nothing was learned: the fall of the training loss stands for the selection metric
 
     @property
     def settled(self) -> bool:
@@ -88,7 +89,8 @@ class Boundary:
         if self.place in (Place.LOWER, Place.UPPER):
             chance = self.lower if self.place is Place.LOWER else self.upper
             leaning = "" if chance >= LIKELY else ", and good trials lean to it"
-            said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K{leaning})"
+            by = ", by the fall of the training loss" if self.by_loss else ""
+            said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K{by}{leaning})"
             if not self.proposal:
                 return f"{said}, its legal limit"
             return f"{said}: {self._change} to {show_range(self.proposal)}"
@@ -133,7 +135,7 @@ def boundaries(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperpa
             ends = tuple(one.dimension.value(min(max(float(end(unit[good])), 0.0), 1.0)) for end in (np.min, np.max))
             proposal = _proposal(one, about, place, ends)
             found.append(Boundary(outcome.name, one, place, lower, upper, ends, proposal))
-    return found
+    return [replace(each, by_loss=nothing) for each in found]
 
 
 def _place(unit: np.ndarray, values: np.ndarray, good: np.ndarray, lower: float, upper: float, slope: int) -> Place:
@@ -170,12 +172,23 @@ def _slopes(units: dict[str, np.ndarray], values: np.ndarray, better: np.ndarray
 
 
 def _learned_nothing(outcome: Outcome) -> bool:
-    """Whether even the best trial's training loss hardly falls: then the selection metric is noise."""
+    """Whether even the best trial's training loss hardly falls: then the selection metric is noise.
+
+    Unless it has fallen already: there is no evaluation before the first step. Then those that still fall are behind.
+    """
     best = outcome.best_trial
     losses = outcome.curve(best).values.get("train_loss") if best else None
     if losses is None or len(losses) < 2 or not np.isfinite(losses).all():
         return False
-    return float(losses[0] - losses[-1]) < _LEARNED * abs(float(losses[0]))
+    if float(losses[0] - losses[-1]) >= _LEARNED * abs(float(losses[0])):
+        return False
+    change = _progress(outcome)
+    last = np.array([float(outcome.curve(trial).values["train_loss"][-1]) for trial in outcome.pool])
+    known = np.isfinite(change) & np.isfinite(last)
+    if known.sum() < FEWEST or not np.ptp(change[known]) or not np.ptp(last[known]):
+        return True
+    behind = stats.spearmanr(change[known], last[known])
+    return bool(behind.statistic > 0 or behind.pvalue >= _CLEAR)
 
 
 def _progress(outcome: Outcome) -> np.ndarray:

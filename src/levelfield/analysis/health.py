@@ -83,15 +83,15 @@ def _where(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
         return ""
     best, said = 0.75, ""  # the chance that an infeasible trial lies beyond a feasible one
     for axis in axes:
-        unit = np.array([axis.dimension.unit(axis.coordinate(trial.point.hyperparameters)) for trial in trials])
-        if np.isnan(unit).any():
+        found = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
+        if any(isinstance(value, bool | str) for value in found):
             continue
-        beyond = np.mean(np.sign(unit[failed][:, None] - unit[~failed][None]) / 2 + 0.5)
+        values = np.array(found, float)
+        beyond = np.mean(np.sign(values[failed][:, None] - values[~failed][None]) / 2 + 0.5)
         if max(beyond, 1 - beyond) > best:
             best = max(beyond, 1 - beyond)
-            edge = np.median(unit[failed])
-            side = "above" if beyond > 0.5 else "below"
-            said = f", half of them {side} {axis.key} = {show_number(axis.dimension.value(min(max(edge, 0), 1)))}"
+            middle = np.sort(values[failed])[(failed.sum() - (beyond > 0.5)) // 2]  # one of them, choices have no other
+            said = f", half of them at {axis.key} = {show_number(middle)} or {'above' if beyond > 0.5 else 'below'}"
     return said
 
 

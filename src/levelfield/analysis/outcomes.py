@@ -114,7 +114,7 @@ class Outcome:
         lost = chances[~finite].sum() / chances.sum()
         if not lost:
             return found
-        return replace(found, mean=estimate(reported[finite], chances[finite]).mean if lost <= LOW else np.nan)
+        return replace(found, mean=estimate(reported[finite], chances[finite]).mean if lost <= LOW + 1e-12 else np.nan)
 
     @cached_property
     def steps(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import expected_best, several_ks
 from levelfield.errors import UsageError
 from levelfield.trial import Direction
-from levelfield.words import CLEAR, listed, show_metric, show_time
+from levelfield.words import CLEAR, counted, listed, show_metric, show_time
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Plan:
         said = []
         if len(self.stretches) == 1:
             only = self.stretches[0]
-            said.append(f"Tune {only.named}, with however many trials from {only.first} to {only.last}.")
+            several = f"however many trials from {only.first} to {only.last}"
+            many = several if only.first < only.last else counted(only.last, "trial")
+            said.append(f"Tune {only.named}, with {many}.")
         for i, each in enumerate(self.stretches if len(self.stretches) > 1 else []):
             if i == 0:
                 said.append(f"With {each.last} trial{'s' if each.last > 1 else ''} or fewer, tune {each.named};")
@@ -85,7 +87,7 @@ class Plan:
         more = "" if choice.enough else ", all of the pool; more trials would fit"
         return (
             f"  {choice.optimizer}: {show_metric(self.select, choice.expected)} expected, "
-            f"the best of {choice.trials} trials ({each}{more})"
+            f"the best of {counted(choice.trials, 'trial')} ({each}{more})"
         )
 
 
@@ -110,6 +112,8 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
     means = np.array([expected_best(outcome.ranked(), ks) for outcome in outcomes.values()])
     found: list[Stretch] = []
     for k, column in zip(ks, means.T, strict=True):
+        if np.isnan(column).all():
+            continue
         name = names[int(np.argmin(np.where(np.isnan(column), np.inf, column)))]
         first = found.pop().first if found and found[-1].optimizer == name else k
         found.append(Stretch(name, first, k))

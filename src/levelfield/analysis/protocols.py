@@ -47,12 +47,15 @@ Columns = Mapping[str, Mapping[str, Entry]]
 def by_protocol(comparisons: Sequence[Comparison]) -> Columns:
     """Protocol → rule → entry. An optimizer without a protocol goes by its study's name.
 
-    Where a protocol has two optimizers of one rule, each goes by its own name, and its study's if need be.
+    Where two studies have a protocol of the same name, it goes by the study's, too. Where a protocol has two
+    optimizers of one rule, each goes by its own name.
     """
     columns: dict[str, dict[str, Entry]] = {}
     for comparison in comparisons:
-        study = comparison.study
+        study, taken = comparison.study, set(columns)
         labels = {name: study.optimizer(name).protocol or study.name for name in study.optimizers}
+        while clashes := taken & set(labels.values()):
+            labels = {name: f"{one} ({study.name})" if one in clashes else one for name, one in labels.items()}
         for name, label in labels.items():
             rule = study.optimizer(name).rule.name
             alike = [other for other in labels if labels[other] == label and study.optimizer(other).rule.name == rule]
@@ -72,13 +75,17 @@ class Pair:
     theirs: str
     leaders: dict[str, str]  # protocol → who is the better one more often; those that nearly tie are left out
     beats: dict[str, float]  # protocol → P(ours is strictly better)
+    protocols: list[str]  # that have both
 
     @property
     def settles(self) -> str | None:
-        """From which protocol on the leader stays the same; None if it never changes."""
+        """From which protocol on the same one leads in all of them; None if that never changes, or is not so."""
         labels = list(self.leaders)
         last = [i for i in range(1, len(labels)) if self.leaders[labels[i]] != self.leaders[labels[i - 1]]]
-        return labels[last[-1]] if last else None
+        if not last:
+            return None
+        label = labels[last[-1]]
+        return label if set(self.protocols[self.protocols.index(label) :]) <= self.leaders.keys() else None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self) | {"settles": self.settles}
@@ -97,7 +104,7 @@ def pairs(columns: Columns) -> list[Pair]:
             if ours.k == theirs.k:
                 beats[label] = ours.outcome.beats(theirs.outcome, ours.k)
         if both:
-            found.append(Pair(a, b, leaders, beats))
+            found.append(Pair(a, b, leaders, beats, list(both)))
     return found
 
 

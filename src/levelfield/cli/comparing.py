@@ -152,11 +152,14 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Validate a study, say what it costs, and which spaces can express which optimizers."""
+    from levelfield.executors import get_executor
     from levelfield.runner import cost
     from levelfield.taxonomy.coverage import coverage
     from levelfield.words import counted, show_time
 
     found = cost(study)
+    with suppress(DataError):  # said below: the rest can be judged without
+        get_executor("local", slot_count(slots)).check(study)
     if measure:
         from levelfield.executors.local import measure_speed
 

@@ -140,7 +140,7 @@ def rerun(
     study: "Study",
     best: Annotated[
         bool, typer.Option("--best", help="The best trial of each optimizer (what is done anyway).")
-    ] = True,
+    ] = False,
     index: Annotated[
         int | None, typer.Option("--trial", metavar="i", help="Not the best trial but the one at this index.")
     ] = None,
@@ -158,6 +158,8 @@ def rerun(
 
     if seeds < 1:
         raise UsageError(f"--seeds {seeds}: give a whole number of at least 1")
+    if best and index is not None:
+        raise UsageError(f"--best and --trial {index}: give one of them")
     with open_store(study, store, out) as opened:
         comparison = Comparison(study, opened)
     again = rerun_study(comparison.at(select=metric), seeds=seeds, index=index)

@@ -4,7 +4,8 @@
 
 /** The value, unless it lies halfway between two of so many decimals: then the even one, as Python rounds. */
 function even(value, decimals) {
-  const halfway = decimals >= 0 && Math.abs(value) * 2 ** (decimals + 1) % 2 === 1;
+  const halfway = decimals < 0 ? Math.abs(value) / 10 ** -decimals % 1 === 0.5
+    : Math.abs(value) * 2 ** (decimals + 1) % 2 === 1;
   return halfway ? 2 * Math.round(value * 10 ** decimals / 2) / 10 ** decimals : value;
 }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from levelfield.analysis.boundaries import Place
-from levelfield.analysis.protocols import by_protocol, flips
+from levelfield.analysis.protocols import by_protocol, flips, pairs
 from levelfield.errors import UsageError
 from levelfield.report import charts
 from levelfield.report.data import kind, page_data, script_json
@@ -130,6 +130,7 @@ def render(comparison: Comparison, protocols: Sequence[Comparison] = (), version
     """The page. With a version of the trials, it asks the server for newer ones."""
     study = comparison.study
     found = figures(comparison, protocols)
+    columns = by_protocol(protocols or [comparison])
     names = list(study.optimizers)
     metrics = list(comparison.outcome(names[0]).metrics)
     folder = resources.files("levelfield.report")
@@ -137,6 +138,7 @@ def render(comparison: Comparison, protocols: Sequence[Comparison] = (), version
         study=study,
         sentences=comparison.sentences(),
         complete=comparison.complete,
+        narrow=comparison.narrow,
         report=reported_metric(comparison),
         metrics=metrics,
         lone=len(metrics) == 1,  # then there is nothing else to show
@@ -150,7 +152,8 @@ def render(comparison: Comparison, protocols: Sequence[Comparison] = (), version
         boundaries=[each for each in comparison.boundaries() if each.place not in (Place.FIXED, Place.UNKNOWN)],
         checks=comparison.health(),
         show_range=show_range,
-        flips=[str(each) for each in flips(by_protocol(protocols or [comparison]))],
+        flips=[str(each) for each in flips(columns)],
+        shared=any(len(each.protocols) > 1 for each in pairs(columns)),
         axes={
             name: [(one, charts.axis_title(one), kind(one)) for one in study.optimizer(name).space.free]
             for name in names

@@ -78,7 +78,7 @@ def audit(comparison: Comparison, k: int) -> list[Finding]:
         worse = comparison.beats(edge.special, edge.general, k)
         better = comparison.beats(edge.general, edge.special, k)
         verdict = _verdict(worse, p)
-        evidence = tuple(_evidence(comparison, edge, scale)) if verdict is Verdict.VIOLATED else ()
+        evidence = tuple(_evidence(comparison, edge, k, scale)) if verdict is Verdict.VIOLATED else ()
         findings.append(Finding(edge, k, worse, better, p, verdict, evidence))
     return findings
 
@@ -91,7 +91,7 @@ def _verdict(worse: float, p: float) -> Verdict:
     return Verdict.VIOLATED if p < SIGNIFICANT else Verdict.NO_SEPARATION
 
 
-def _evidence(comparison: Comparison, edge: Edge, scale: Callable[[], float]) -> Iterator[str]:
+def _evidence(comparison: Comparison, edge: Edge, k: int, scale: Callable[[], float]) -> Iterator[str]:
     """What may have kept the general optimizer from its best."""
     study, outcome = comparison.study, comparison.outcome(edge.general)
     try:
@@ -100,7 +100,7 @@ def _evidence(comparison: Comparison, edge: Edge, scale: Callable[[], float]) ->
             yield str(covered)
     except DataError:
         yield "whether its space can express the other is not known here, without the data"
-    for found in comparison.boundaries():
+    for found in comparison.boundaries(k):
         if found.optimizer == edge.general and found.place in (Place.LOWER, Place.UPPER):
             yield f"its good trials lie {found.place} of {found.axis.key} ({show_range(found.axis.dimension)})"
     if outcome.infeasible_share > 0.5:

@@ -78,7 +78,8 @@ def _following(way: Inclusion) -> Rule:
         return general(**way.image(hyperparameters))
 
     at = "".join(f"; {name} = {value:g}" for name, value in way.open.items())
-    return Rule(f"{way.general} as {way.special}: {way.equations}{at}", special.hyperparameters, build)
+    name = f"{way.general} as {way.special}: {way.equations}{at}"
+    return Rule(name, special.hyperparameters, build, version=general.version)
 
 
 def run_seeds(chosen: Iterable[Seed], store: Store, executor: Executor) -> Iterator[Seeded]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.errors import StudyError, UsageError
+from levelfield.errors import LevelfieldError, StudyError, UsageError
 from levelfield.training.program import Job, load_data, one_step
 from levelfield.workloads import Workload
 
@@ -25,7 +28,7 @@ def check_workload(workload: Workload, batch_size: int) -> None:
         if not isinstance(content, Pass):
             _check_arrays(f"{called}: its {split} data", content)
     _check_batch_size(workload, batch_size, data.train)
-    model = jax.eval_shape(workload.init, jax.random.key(0))
+    model = _shape_of(workload, "init", jax.random.key(0))
     if not isinstance(model, tuple) or len(model) != 2:
         raise UsageError(f"{called}: init gives {_kind(model)}, no pair (params, state)")
     _check_loss(workload, model, _batch(workload, batch_size, data.train))
@@ -37,8 +40,7 @@ def check_rule(job: Job) -> None:
     try:
         optimizer = one_step(job, _batch(job.workload, job.batch_size, load_data(job.workload).train)).optimizer
     except Exception as error:  # a rule may be anybody's code
-        reason = str(error).partition("\n")[0]
-        raise StudyError(f"rule {job.rule.name} cannot be trained with ({type(error).__name__}: {reason})") from error
+        raise StudyError(f"rule {job.rule.name} cannot be trained with ({_told(error)})") from error
     if any(jnp.issubdtype(leaf.dtype, jax.dtypes.extended) for leaf in jax.tree.leaves(optimizer)):
         raise StudyError(f"rule {job.rule.name} cannot be trained with: it keeps randomness of its own")
 
@@ -69,7 +71,7 @@ def _check_batch_size(workload: Workload, batch_size: int, train: Any) -> None:
 def _check_loss(workload: Workload, model: Any, batch: Any) -> None:
     called = f"workload {workload.name!r}: loss gives"
     numbers = dict.fromkeys(workload.hyperparameters, jax.ShapeDtypeStruct((), jnp.float32))
-    found = jax.eval_shape(workload.loss, *model, batch, jax.random.key(0), numbers)
+    found = _shape_of(workload, "loss", *model, batch, jax.random.key(0), numbers)
     if not isinstance(found, tuple) or len(found) != 2:
         raise UsageError(f"{called} {_kind(found)}, no pair (loss, state)")
     loss, state = found
@@ -84,7 +86,10 @@ def _check_metrics(workload: Workload, model: Any, data: Data) -> None:
     for split, content in data.evaluation.items():
         examples = _shapes(content.example, 2) if isinstance(content, Pass) else content
         leaves = jax.tree.leaves(examples)
-        for name, values in jax.eval_shape(workload.evaluate, *model, examples).items():
+        metrics = _shape_of(workload, "evaluate", *model, examples)
+        if not isinstance(metrics, Mapping):
+            raise UsageError(f"{called}: evaluate gives {_kind(metrics)}, no mapping from metrics to values")
+        for name, values in metrics.items():
             found.append(f"{split}_{name}")
             if leaves and values.shape[:1] != leaves[0].shape[:1]:
                 raise UsageError(
@@ -93,6 +98,28 @@ def _check_metrics(workload: Workload, model: Any, data: Data) -> None:
                 )
     if missing := [name for name in workload.metrics if name not in found]:
         raise UsageError(f"{called} declares {', '.join(missing)}, but what it evaluates is {', '.join(found)}")
+
+
+def _shape_of(workload: Workload, function: str, *arguments: Any) -> Any:
+    """What a workload's function gives, in shapes."""
+    try:
+        return jax.eval_shape(getattr(workload, function), *arguments)
+    except LevelfieldError:
+        raise
+    except Exception as error:  # anybody's code
+        raise UsageError(f"workload {workload.name!r}: {function} fails ({_told(error)})") from error
+
+
+def _told(error: Exception) -> str:
+    """Type, message and place of an error in somebody's code, in one line."""
+    reason = " ".join(str(error).partition("\n\n")[0].split())
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _installed(frame.filename)]
+    where = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {reason}{where}"
+
+
+def _installed(file: str) -> bool:
+    return "site-packages" in file or file.startswith((str(Path(__file__).parent.parent), "<"))
 
 
 def _batch(workload: Workload, batch_size: int, train: Any) -> Any:
