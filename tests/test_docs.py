@@ -76,8 +76,8 @@ def test_the_example_of_an_own_optimizer_runs(capsys):
 @pytest.mark.usefixtures("fresh")
 def test_the_example_of_an_own_workload_runs(command):
     study = str(ROOT / "examples/own_workload.toml")
-    code, out, _ = command("compare", study, "--steps", "100", "--pool", "5")
-    assert code == 0
+    code, out, err = command("compare", study, "--steps", "100", "--pool", "5")
+    assert code == 0, err
     assert "best expected valid_accuracy" in out
 
 

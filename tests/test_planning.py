@@ -191,7 +191,8 @@ def test_which_one_is_best_depends_on_the_budget():
 def test_without_a_feasible_trial_nothing_is_planned():
     empty = Outcome("empty", [], 20, METRICS, "valid_error", spent=200)
     found = plan({"empty": empty}, 1.0)
-    assert found == Plan("valid_error", [], [], 1.0)
+    assert found == Plan("valid_error", [], [], 1.0, ["empty"])
+    assert found.sentences()[0] == "Of empty there is no trial to judge by."
     beside = plan({"empty": empty, "it": outcome_of(SURE)}, 1.0)
     assert [each.optimizer for each in beside.stretches] == ["it"]
     assert [each.optimizer for each in beside.choices] == ["it"]

@@ -368,7 +368,7 @@ def test_refine_writes_a_new_study_and_leaves_the_old_one_alone(cli):
     code, out, _ = cli("refine", "mine.toml")
     assert code == 0
     assert "sgd: learning_rate at the upper border of log [1e-05, 0.001]" in out
-    assert "wrote mine_refined.toml; 'levelfield compare mine_refined.toml' searches it" in out
+    assert "wrote mine_refined.toml; to search it: levelfield compare mine_refined.toml" in out
     assert Path("mine.toml").read_text() == FILE
     study = lf.load_study("mine_refined.toml")
     low, high = study.optimizer("sgd").space.spec()["learning_rate"]["log"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield.errors import SearchExhausted
+from levelfield.errors import SearchExhausted, StoreError
 from levelfield.runner import most_points, next_missing, pool_of, pool_window, run
 from levelfield.search import Search
 from levelfield.store import Store
@@ -339,6 +339,17 @@ def test_a_grid_s_pool_is_full_once_all_its_points_are_tried(store: Store) -> No
     found = lf.Comparison(study, store)
     assert found.complete
     assert not any("larger pool" in check.remedy for check in found.health())
+
+
+def test_other_metrics_than_the_stored_trials_have_are_refused_before_training(store: Store) -> None:
+    study = grid_of(pool=2, size=6)
+    run(study, store, FakeExecutor(lambda *_: True))
+    with store._engine.begin() as connection:
+        connection.exec_driver_sql("""UPDATE optimizers SET metrics = '{"other": "minimize"}'""")
+    executor = FakeExecutor(lambda *_: True)
+    with pytest.raises(StoreError, match="its trials have other metrics; raise the workload's version"):
+        run(study.replace(pool=4), store, executor)
+    assert executor.asked == []
 
 
 def test_a_grid_without_a_feasible_point_is_exhausted(store: Store) -> None:

@@ -711,6 +711,25 @@ def test_a_correction_of_nothing_is_refused(corrected):
         with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected=corrected)
 
 
+@pytest.mark.parametrize("about", [["smooth"], {"smooth": (0, 1)}])
+def test_what_says_nothing_of_hyperparameters_is_no_rule(about):
+    with pytest.raises(SpaceError, match=r"rule 'own': .*(mapping|Hyperparameter)"):
+        lf.register_rule("own", lambda **_: None, about)
+
+
+def test_a_rule_without_a_learning_rate_cannot_be_studied(monkeypatch):
+    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    lf.register_rule("own", lambda size: None, {"size": lf.Hyperparameter(low=0.0)})
+    with pytest.raises(StudyError, match="rule own takes no learning_rate"):
+        with_optimizer(rule="own", size=0.1)
+
+
+def test_a_name_that_is_a_file_s_is_guessed(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    with pytest.raises(StudyError, match=rf"did you mean the file {path.stem}\.toml\?"):
+        lf.load_study(path.stem)
+
+
 @pytest.mark.parametrize("name", ["", " adam", "a,b", "a\nb"])
 def test_names_of_optimizers_that_no_command_could_give_are_refused(name):
     with pytest.raises(StudyError, match=r"optimizers\..*no command could name it"):
@@ -812,6 +831,19 @@ def test_each_code_has_the_modules_beside_it(own, tmp_path):
     assert module.found == "the other"
     assert module.later()
     assert rules.get_rule("own").build(0.5).init  # the first one's own are still its
+
+
+def test_trials_of_other_code_are_told(own, command, monkeypatch):
+    """Its digest is kept with each trial: what changed may not be told by the version."""
+    monkeypatch.chdir(own.parent)
+    code, out, err = command("compare", "study.toml")
+    assert code == 0, err
+    assert "other code" not in err
+    (own.parent / "beside.py").write_text("import optax\nrate = lambda learning_rate: optax.sgd(2 * learning_rate)\n")
+    code, out, err = command("compare", "study.toml", "--pool", "2")
+    assert code == 0, err
+    assert "own: stored trials were trained with other code" in err
+    assert "Its trials were trained with 2 versions of the study's own code" in out
 
 
 def test_code_that_was_interrupted_is_run_again(own):

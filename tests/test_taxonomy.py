@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import levelfield as lf
 from levelfield import rules
-from levelfield.errors import SpaceError, UnknownName
+from levelfield.errors import LevelfieldError, SpaceError, UnknownName, UsageError
 from levelfield.taxonomy import inclusions as taxonomy
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, known_inclusions
+from levelfield.taxonomy.order import inclusions
 
 INFINITY = math.inf
 
@@ -559,6 +560,35 @@ def test_a_users_witness_is_put_to_the_test(own, special, witness, more, right):
     registered = lf.register_inclusion(special, own, witness, **more)
     assert registered in known_inclusions()
     assert lf.verify(registered).holds == right
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_run_goes_by_no_inclusion_of_the_users_that_does_not_hold(own, right, tmp_path):
+    lf.register_inclusion("sgd", own, scaled if right else unscaled, limit="scale")
+    rate, scale = {"log": [1e-3, 1e-1]}, {"log": [1e-1, 1e3]}
+    tables = {"sgd": {"learning_rate": rate}, own: {"learning_rate": rate, "scale": scale}}
+    study = lf.Study(workload="quadratic", steps=2, eval_interval=2, trials=1, optimizers=tables)
+    if right:
+        assert [edge.special for edge in inclusions(study)] == ["sgd"]
+        lf.compare(study, tmp_path / "trials.db")
+    else:
+        with pytest.raises(UsageError, match="sgd ⊆ test_softsign is registered but does not hold"):
+            lf.compare(study, tmp_path / "trials.db")
+        assert not (tmp_path / "trials.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("witness", "words"),
+    [
+        (lambda learning_rate: 3, "gives no hyperparameters of test_softsign by name"),
+        (lambda learning_rate: 1 / 0, "by name (ZeroDivisionError"),
+        (lambda learning_rate: {"learning_rate": learning_rate, "scal": 0.0}, "'scal'; did you mean 'scale'?"),
+    ],
+)
+def test_a_witness_that_gives_no_hyperparameters_is_not_registered(own, witness, words):
+    with pytest.raises(LevelfieldError) as caught:
+        lf.register_inclusion("sgd", own, witness)
+    assert words in str(caught.value)
 
 
 def test_a_users_inclusion_is_used(own):

@@ -501,7 +501,7 @@ def test_a_mean_where_each_example_has_its_value_is_refused() -> None:
     def means(*arguments: Any) -> Any:
         return {name: values.mean() for name, values in wilson.evaluate(*arguments).items()}
 
-    with pytest.raises(LevelfieldError, match=r"gives error in the shape \(\) for 50 examples; give a value for each"):
+    with pytest.raises(LevelfieldError, match=r"gives error in the shape \(\) for 7 examples; give a value for each"):
         check_workload(dataclasses.replace(wilson, evaluate=means), 1)
 
 
@@ -517,7 +517,20 @@ ARRAYS = (np.zeros((8, 3), np.float32), np.zeros(8, np.float32))
         ({"load": lambda: Data(ARRAYS, {"train": tuple(a[:0] for a in ARRAYS)})}, "train data are empty"),
         ({"load": lambda: Data([0.0, 1.0], {"train": ARRAYS})}, "training data hold a float, not arrays"),
         ({"init": lambda key: jnp.zeros(3)}, "no pair (params, state)"),
-        ({"loss": lambda params, *_: jnp.sum(params)}, "no pair (loss, state)"),
+        ({"loss": lambda params, *_: jnp.sum(params)}, "an array of shape (), no pair (loss, state)"),
+        (
+            {"loss": lambda params, state, batch, key, given: given["l2"]},
+            "loss fails (KeyError: 'l2', test_training.py li",
+        ),
+        ({"evaluate": lambda *_: 1}, "evaluate gives"),
+        (
+            {"evaluate": lambda *_: ({"loss": jnp.ones(8)},)},
+            "evaluate gives a tuple, no mapping from metrics to values",
+        ),
+        (
+            {"evaluate": lambda params, state, batch: {"loss": (batch[0] @ params)[:, None] - batch[1]}},
+            "evaluate gives loss in the shape (7, 7) for 7 examples",
+        ),
         ({"loss": lambda params, state, *_: (params, state)}, "a loss of the shape (3,): it must be one number"),
         ({"loss": lambda params, state, *_: (jnp.sum(params), params)}, "a state of other shapes than init's"),
     ],

@@ -257,7 +257,7 @@ def _with_cost(outcome: Outcome, tried: list[Trial]) -> Outcome:
 
 def compare(
     study: Study,
-    store: str | Path | Store = "levelfield-out/trials.db",
+    store: str | Path | Store | None = None,
     *,
     slots: int | None = None,
     executor: str = "local",
@@ -267,9 +267,14 @@ def compare(
     """Run what is missing of a study, then compare. Optimizers whose pool cannot be filled are compared as far
     as they got; ``comparison.complete`` tells. With ``seed_inclusions``, each general optimizer also trains its
     special ones' best points, as extra trials that take no part in the statistics (``comparison.seeded``).
+    The store is by default the one of the command line: levelfield-out/STUDY/trials.db.
     """
+    from levelfield.taxonomy.verify import check_registered
+
     chosen = get_executor(executor, slots)
     chosen.check(study)
+    check_registered(study)
+    store = Path("levelfield-out") / study.name / "trials.db" if store is None else store
     opened = store if isinstance(store, Store) else Store.open(store)
     try:
         with suppress(SearchExhausted):  # a result, not an accident: the comparison shows what there is

@@ -29,6 +29,7 @@ class _Row:
     infeasible: int = 0
     running: int = 0
     best: float = math.nan  # of this run
+    trained: bool = False  # in this run
 
 
 class RunProgress:
@@ -67,8 +68,8 @@ class RunProgress:
     def advance(self, optimizer: str, progress: Progress) -> None:
         row = self._rows[optimizer]
         if progress.note:
-            self._console.print(f"{optimizer}: {progress.note}", highlight=False, markup=False, soft_wrap=True)
-        row.running = progress.running
+            self.say(f"{optimizer}: {progress.note}")
+        row.running, row.trained = progress.running, True
         self._trial_steps += progress.trial_steps
         self._underway += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
         self._training += progress.seconds
@@ -76,18 +77,21 @@ class RunProgress:
             self._finish(row, trial)
         now = time.perf_counter()
         if not self._live and now - self._printed >= _PLAIN_INTERVAL:
-            self._say(self._line(optimizer))
+            self._print(self._line(optimizer))
 
     def end(self, optimizer: str) -> None:
         self._rows[optimizer].running = 0
         if not self._live:
-            self._say(self._line(optimizer, "nothing to run"))
+            self._print(self._line(optimizer, "nothing to run"))
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _print(self, line: str) -> None:
         self._printed = time.perf_counter()
         if line != self._said:
             self._said = line
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self.say(line)
 
     def _finish(self, row: _Row, trial: Trial) -> None:
         self.finished += 1
@@ -102,13 +106,13 @@ class RunProgress:
         best = "" if math.isnan(row.best) else f", best {show_metric(self._study.select, row.best)}"
         return (
             f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
-            f"{row.running} running{best}; {self._speed(idle)}"
+            f"{row.running} running{best}; {self._speed() if row.trained else idle}"
         )
 
-    def _speed(self, idle: str = "compiling") -> str:
+    def _speed(self) -> str:
         missing = sum(self._study.pool - row.feasible for name, row in self._rows.items() if not self._full(name))
         if not self._trial_steps:
-            return idle if missing else "nothing to run"
+            return "compiling" if missing else "nothing to run"
         rate = self._trial_steps / self._training
         left = max(missing * self._study.steps - self._underway, 0) / rate
         elapsed = time.perf_counter() - self._begun

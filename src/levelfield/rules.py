@@ -129,16 +129,27 @@ _RULES = {
 _BUILT_IN = frozenset(_RULES)
 
 
+def check_hyperparameters(whose: str, hyperparameters: Any) -> None:
+    """Refuse what does not say what each hyperparameter may be."""
+    if not isinstance(hyperparameters, Mapping):
+        raise SpaceError(f"{whose}: hyperparameters = {hyperparameters!r} is no mapping from names to Hyperparameter")
+    for name, about in hyperparameters.items():
+        if not isinstance(about, Hyperparameter):
+            raise SpaceError(f"{whose}: {name} = {about!r} is no Hyperparameter(low=…, high=…)")
+
+
 def register_rule(
     name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter], version: int = 1
 ) -> Rule:
     """Make a rule usable in studies. ``build(**hyperparameters)`` returns an optax transformation.
 
+    Under a schedule its learning_rate is a function of the step, as optax's optimizers take it.
     One registered before under this name is replaced. Its trials are not: raise the version when a change alters what
     they compute.
     """
     if name in _BUILT_IN or name.startswith("optax."):
         raise SpaceError(f"a rule called {name!r} comes with levelfield: choose another name")
+    check_hyperparameters(f"rule {name!r}", hyperparameters)
     claim("rule", name)
     _RULES[name] = Rule(name, dict(hyperparameters), build, version=version)
     return _RULES[name]

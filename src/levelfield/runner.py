@@ -16,6 +16,7 @@ from levelfield.search import Search
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.trial import Point, Status
+from levelfield.user_code import code_digest
 from levelfield.workloads import get_workload
 
 
@@ -63,6 +64,18 @@ def cost(study: Study) -> dict[str, Any]:
     }
 
 
+def other_code(study: Study, store: Store) -> list[str]:
+    """Optimizers of which trials are stored that were trained with other code of the study's own than it has now."""
+    if not study.code:
+        return []
+    now = code_digest(study.code)
+    return [
+        name
+        for name in study.optimizers
+        if any(each.get("code", now) != now for each in store.provenance(study.identity(name)))
+    ]
+
+
 def run(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> None:
     """Train until each optimizer's pool holds N feasible trials; each finished trial is stored at once.
 
@@ -101,7 +114,8 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
         return search.point(index)
 
     if upcoming() is not None:
-        provenance = executor.provenance()
+        store.check_metrics(identity, metrics)
+        provenance = {**executor.provenance(), **({"code": code_digest(study.code)} if study.code else {})}
         for progress in executor.train(study, name, take):
             store.add(identity, definition, metrics, progress.finished, provenance)
             for trial in progress.finished:

@@ -81,7 +81,7 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(f"{path.parent}: cannot be created ({error.strerror})") from None
-        name = _shown(location)
+        name = without_password(location)
         try:
             store = cls(_engine(url), name)
         except ModuleNotFoundError as error:
@@ -152,12 +152,17 @@ class Store:
         rows = [_row(optimizer, trial, sorted(metrics), digest(provenance)) for trial in trials]
         about = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
         source = {"id": digest(provenance), "content": json.dumps(provenance)}
+        self.check_metrics(optimizer, metrics)
         with self._connect() as connection:
-            known = connection.scalar(sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer))
-            if known and json.loads(known).keys() != metrics.keys():
-                raise StoreError(f"{self.name}: its trials have other metrics; raise the workload's version")
             for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
                 connection.execute(self._insert(table).on_conflict_do_nothing(), content)
+
+    def check_metrics(self, optimizer: str, metrics: Mapping[str, Direction]) -> None:
+        """Refuse metrics that the optimizer's stored trials do not have."""
+        with self._connect() as connection:
+            known = connection.scalar(sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer))
+        if known and json.loads(known).keys() != metrics.keys():
+            raise StoreError(f"{self.name}: its trials have other metrics; raise the workload's version")
 
     def count(self) -> int:
         """How many trials there are, of all studies."""
@@ -207,16 +212,16 @@ def _url(location: str | Path) -> sa.URL:
     try:
         url = sa.make_url(str(location))
     except (sa.exc.ArgumentError, ValueError):
-        raise StoreError(f"{_shown(location)}: no path and no database URL") from None
+        raise StoreError(f"{without_password(location)}: no path and no database URL") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(f"{_shown(location)}: a store is a file or a postgresql:// URL")
+        raise StoreError(f"{without_password(location)}: a store is a file or a postgresql:// URL")
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     return url
 
 
-def _shown(location: str | Path) -> str:
-    """No password in a message."""
+def without_password(location: str | Path) -> str:
+    """A location as messages show it."""
     return re.sub(r"://([^:@/]*):.*@", r"://\1:***@", str(location))
 
 

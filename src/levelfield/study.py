@@ -322,6 +322,8 @@ def load_study(source: str | Path) -> Study:
         text, name = _read(path), path.stem
     elif str(source) in (known := built_in_studies()):
         text, name = known[str(source)].read_text("utf-8"), str(source)
+    elif Path(f"{source}.toml").is_file():
+        raise StudyError(f"no study is called {str(source)!r}; did you mean the file {source}.toml?")
     else:
         raise UnknownName.of("study", str(source), known)
     try:
@@ -358,6 +360,8 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
         raise StudyError(f"{table!r} is no table of hyperparameters")
     table = dict(table)
     rule = get_rule(_text(table, "rule", name))
+    if "learning_rate" not in rule.hyperparameters:
+        raise StudyError(f"rule {rule.name} takes no learning_rate, which is what a schedule schedules")
     protocol = _text(table, "protocol", "")
     corrected = table.pop("corrected", {})
     own = table.pop("schedule", {})
@@ -378,6 +382,9 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
             raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
     for key in table.keys() & schedule.keys():
         raise StudyError(f"{key} is given twice, in the optimizer's table and in its schedule: keep the schedule's")
+    # Weight decay is one or the other's, never both: a rule that has its own keeps the workload's out.
+    for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys() - {"weight_decay"}):
+        raise StudyError(f"{both} is a hyperparameter of both {rule.name} and {workload.name}: rename the workload's")
     space = Space.parse(table | schedule)
     known = _known(rule, kind, workload)
     for one in space:

@@ -58,6 +58,13 @@ def run_code(source: str) -> str:
     return name
 
 
+def code_digest(name: str) -> str:
+    """Of a file that has been run and of the modules beside it, wherever they lie."""
+    folder = Path(name).parent
+    parts = sorted((str(Path(file).relative_to(folder)), digest) for file, digest in _run[name].items())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
 def _lead(folder: str) -> None:
     """Let modules be found in a folder: after all that is installed, before those beside other code."""
     for each in _beside:  # of the same name, perhaps, or changed since

@@ -80,6 +80,8 @@ def sentences(comparison: Comparison) -> list[str]:
     said = []
     if study.scale < 1:
         said.append(f"Scaled to {study.scale:.2g} of the study's steps, trials and pool: a try of its path, no result.")
+    if (codes := len({each["code"] for each in comparison.provenance if "code" in each})) > 1:
+        said.append(f"Its trials were trained with {codes} versions of the study's own code: are they one experiment?")
     for name in [name for name in outcomes if name not in ready]:
         missing = study.select if outcomes[name].pool else f"feasible trial ({outcomes[name].tried} tried)"
         said.append(f"{name} has no {missing}: it takes no part in what follows.")
@@ -123,7 +125,7 @@ def _ranking(comparison: Comparison, names: list[str]) -> list[str]:
         often = _at_least(against[name])
         said.append(f"Yet {name} is better in {often} of repetitions: in the others, so much worse that its mean is.")
     if close:
-        shares = listed([f"{name} ({chances[name]:.0%})" for name in close])
+        shares = listed([f"{name} ({min(round(100 * chances[name]), 94)}%)" for name in close])  # 95% would be clear
         said.append(f"It is not told apart from {shares}; in brackets, how often it is the better one.")
     settled = comparison.settles()
     if settled and 1 < settled <= k <= min(len(comparison.outcome(name).pool) for name in names):

@@ -103,7 +103,7 @@ class Boundary:
 
 def boundaries(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperparameter], k: int) -> list[Boundary]:
     """Judge the axes of a space by the trials of a pool."""
-    nothing = _learned_nothing(outcome)
+    nothing = _learned_nothing(outcome, [one for one in axes if one.dimension.free])
     ranked = _progress(outcome) if nothing else outcome.ranked()
     known = np.isfinite(ranked)
     trials = [trial for trial, finite in zip(outcome.pool, known, strict=True) if finite]
@@ -171,10 +171,11 @@ def _slopes(units: dict[str, np.ndarray], values: np.ndarray, better: np.ndarray
     return {key: int(np.sign(slope)) for key, slope, each in zip(units, slopes[1:], p, strict=True) if each < _CLEAR}
 
 
-def _learned_nothing(outcome: Outcome) -> bool:
+def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
     """Whether even the best trial's training loss hardly falls: then the selection metric is noise.
 
-    Unless it has fallen already: there is no evaluation before the first step. Then those that still fall are behind.
+    Unless it had fallen before the first evaluation: then other hyperparameters end at other losses, and it is not
+    those which still fall most that end lowest.
     """
     best = outcome.best_trial
     losses = outcome.curve(best).values.get("train_loss") if best else None
@@ -182,13 +183,16 @@ def _learned_nothing(outcome: Outcome) -> bool:
         return False
     if float(losses[0] - losses[-1]) >= _LEARNED * abs(float(losses[0])):
         return False
-    change = _progress(outcome)
     last = np.array([float(outcome.curve(trial).values["train_loss"][-1]) for trial in outcome.pool])
-    known = np.isfinite(change) & np.isfinite(last)
-    if known.sum() < FEWEST or not np.ptp(change[known]) or not np.ptp(last[known]):
+    known = np.isfinite(last)
+    if np.ptp(last[known]) < _LEARNED * abs(np.median(last[known])):
         return True
-    behind = stats.spearmanr(change[known], last[known])
-    return bool(behind.statistic > 0 or behind.pvalue >= _CLEAR)
+    points = [trial.point.hyperparameters for trial in outcome.pool]
+    units = (np.array([one.dimension.unit(one.coordinate(point)) for point in points]) for one in axes)
+    if all(_effect(unit[known], last[known]) >= _CLEAR for unit in units if np.isfinite(unit).all()):
+        return True
+    ahead = stats.spearmanr(_progress(outcome)[known], last[known])
+    return bool(ahead.statistic > 0 and ahead.pvalue < _CLEAR)
 
 
 def _progress(outcome: Outcome) -> np.ndarray:

@@ -64,7 +64,7 @@ def checks(
             _INFEASIBLE,
             share <= _INFEASIBLE,
             f"{share:.0%} of {len(trials)} trials are infeasible{where}",
-            "narrow the space there",
+            "narrow the space there" if where else "narrow the space, most likely the learning rate",
         )
     ranked = outcome.ranked()
     if not np.isfinite(ranked).any():

@@ -50,17 +50,21 @@ class Plan:
     stretches: list[Stretch]  # by number of trials, the same for all
     choices: list[Choice]  # within the budget, best first; empty where none is given
     gpu_hours: float | None = None
+    unknown: list[str] = field(default_factory=list)  # optimizers without a feasible trial
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "select": self.select,
             "by_trials": [vars(each) for each in self.stretches],
             "gpu_hours": self.gpu_hours,
+            "without_trials": self.unknown,
             "within_budget": [vars(each) for each in self.choices],
         }
 
     def sentences(self) -> list[str]:
         said = []
+        if self.unknown:
+            said.append(f"Of {listed(self.unknown)} there is no trial to judge by.")
         if len(self.stretches) == 1:
             only = self.stretches[0]
             several = f"however many trials from {only.first} to {only.last}"
@@ -71,7 +75,7 @@ class Plan:
                 said.append(f"With {each.last} trial{'s' if each.last > 1 else ''} or fewer, tune {each.named};")
             else:
                 said.append(f"from {each.first} on, {each.named};")
-        if said and said[-1].endswith(";"):
+        if len(self.stretches) > 1:
             said[-1] = said[-1][:-1] + f" (up to {self.stretches[-1].last}, the size of the pools)."
         if self.gpu_hours is not None:
             said += [
@@ -97,13 +101,14 @@ def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Pla
         raise UsageError(f"--gpu-hours {gpu_hours:g}: give a time above 0")
     ready = {name: outcome for name, outcome in outcomes.items() if np.isfinite(outcome.ranked()).any()}
     select = next(iter(outcomes.values())).select
+    unknown = [name for name in outcomes if name not in ready]
     stretches = _stretches(ready) if ready else []
     if gpu_hours is None:
-        return Plan(select, stretches, [])
+        return Plan(select, stretches, [], unknown=unknown)
     choices = [_choice(name, outcome, gpu_hours) for name, outcome in ready.items()]
     sign = -1 if ready and next(iter(ready.values())).metrics[select] is Direction.MAXIMIZE else 1
     choices.sort(key=lambda each: (math.isnan(each.expected), sign * each.expected))
-    return Plan(select, stretches, choices, gpu_hours)
+    return Plan(select, stretches, choices, gpu_hours, unknown)
 
 
 def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:

@@ -117,10 +117,12 @@ def training(study: "Study", slots: str, executor: str, store: str) -> "Iterator
     """A store, an executor and progress to train a study with; an interruption says how to go on."""
     from levelfield.executors import get_executor
     from levelfield.progress import RunProgress
-    from levelfield.store import Store
+    from levelfield.store import Store, without_password
+    from levelfield.taxonomy.verify import check_registered
 
     chosen = get_executor(executor, slot_count(slots))
     chosen.check(study)
+    check_registered(study)
     with Store.open(store) as opened:
         progress = RunProgress(study)
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: clusters end jobs by it
@@ -130,7 +132,7 @@ def training(study: "Study", slots: str, executor: str, store: str) -> "Iterator
         except KeyboardInterrupt:
             typer.echo(
                 f"levelfield: interrupted; {progress.finished} trials finished in this run are saved in {opened.name}. "
-                f"To go on: {shlex.join(['levelfield', *sys.argv[1:]])}",
+                f"To go on: {shlex.join(['levelfield', *map(without_password, sys.argv[1:])])}",
                 err=True,
             )
             raise typer.Exit(130) from None
@@ -140,9 +142,15 @@ def training(study: "Study", slots: str, executor: str, store: str) -> "Iterator
 
 def run_study(study: "Study", slots: str, executor: str, store: str) -> SearchExhausted | None:
     """Run the study; returns, rather than raises, that a pool could not be filled, so that results follow."""
-    from levelfield.runner import run
+    from levelfield.runner import other_code, run
+    from levelfield.words import listed
 
     with training(study, slots, executor, store) as (opened, chosen, progress):
+        if others := other_code(study, opened):
+            progress.say(
+                f"{listed(others)}: stored trials were trained with other code than {study.code} holds now; where they "
+                f"would come out otherwise, raise the version of the workload or rule, or give another --store"
+            )
         try:
             run(study, opened, chosen, progress)
         except SearchExhausted as failure:

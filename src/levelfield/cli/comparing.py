@@ -155,11 +155,13 @@ def check(
     from levelfield.executors import get_executor
     from levelfield.runner import cost
     from levelfield.taxonomy.coverage import coverage
+    from levelfield.taxonomy.verify import check_registered
     from levelfield.words import counted, show_time
 
     found = cost(study)
     with suppress(DataError):  # said below: the rest can be judged without
         get_executor("local", slot_count(slots)).check(study)
+    check_registered(study)
     if measure:
         from levelfield.executors.local import measure_speed
 
@@ -222,8 +224,9 @@ def _seed(study: "Study", slots: str, executor: str, store: str) -> None:
 
 def _status(study: "Study", store: str, as_json: bool) -> None:
     from levelfield.comparison import Comparison
+    from levelfield.runner import most_points
     from levelfield.store import Store
-    from levelfield.words import show_metric
+    from levelfield.words import listed, show_metric
 
     with Store.open(store, create=False) as opened:
         comparison = Comparison(study, opened)
@@ -248,7 +251,15 @@ def _status(study: "Study", store: str, as_json: bool) -> None:
             f"{row['optimizer']:<14} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
             f"best {study.select} {best_shown}"
         )
-    typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
+    given_up = [
+        name
+        for name, each in ((name, comparison.outcome(name)) for name in study.optimizers)
+        if not study.full(name, len(each.pool), each.tried) and each.tried >= most_points(study.pool, len(each.pool))
+    ]
+    if given_up:
+        typer.echo(f"incomplete: too few trials of {listed(given_up)} are feasible; narrow the space")
+    else:
+        typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
 
 
 def _beside(name: str, study: "Study", store: str | None) -> "Comparison":

@@ -50,6 +50,7 @@ def refine(
     from levelfield.comparison import Comparison
     from levelfield.refinement import refine as refined
     from levelfield.refinement import rounds as in_rounds
+    from levelfield.store import without_password
 
     if output and os.path.lexists(output):
         raise UsageError(f"{output} exists: name another file, a study is never overwritten")
@@ -83,9 +84,10 @@ def refine(
     elif last is study:
         typer.echo("All ranges can stay: no new study is needed.")
     else:
-        trained = "" if rounds is None else f" --store {shlex.quote(store_name(study, store, out))}"
-        does = "searches it" if rounds is None else "shows it: its trials are in that store"
-        typer.echo(f"wrote {path}; 'levelfield compare {path}{trained}' {does}")
+        where = store_name(study, store, out) if rounds is not None else store
+        trained = f" --store {shlex.quote(without_password(where))}" if where else ""
+        does = "to search it" if rounds is None else "to see it"
+        typer.echo(f"wrote {path}; {does}: levelfield compare {path}{trained}")
     if failure:
         raise failure
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from levelfield.errors import OutOfMemory, StudyError
+from levelfield.errors import OutOfMemory, StudyError, UsageError
 from levelfield.search import Search
 from levelfield.study import Study
 from levelfield.training.checks import check_rule, check_workload
@@ -23,11 +23,16 @@ from levelfield.workloads import Workload, get_workload
 
 class LocalExecutor:
     def __init__(self, slots: int | None = None) -> None:
+        if slots is not None and slots < 1:
+            raise UsageError(f"--slots {slots}: give auto or a whole number of at least 1")
         use_every_core()
         self._slots = slots
 
     def check(self, study: Study) -> None:
-        check_workload(get_workload(study.workload), study.batch_size)
+        workload = get_workload(study.workload)
+        spaces = [each.space for each in study.optimizers.values()]
+        named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
+        check_workload(workload, study.batch_size, named)
         for name, each in study.optimizers.items():
             if not each.rule.built_in:
                 try:

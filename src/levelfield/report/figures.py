@@ -260,7 +260,8 @@ def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
     """Tuning protocols side by side: those of one study, or several studies."""
     first = comparisons[0]
     columns = by_protocol(comparisons)
-    if len(columns) < 2:
+    rules = [rule for column in columns.values() for rule in column]
+    if len(set(rules)) == len(rules):  # none has two protocols
         return None
     panels = []
     for metric in dict.fromkeys([first.study.select, reported_metric(first)]):
@@ -276,8 +277,8 @@ def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
             for rule, entry in column.items()
             if entry.outcome.pool
         ]
-        rules = [row["rule"] for row in rows]
-        panels.append(Panel(charts.protocols(rules, list(columns)), rows, metric))
+        shown = [str(row["rule"]) for row in rows]
+        panels.append(Panel(charts.protocols(shown, list(columns)), rows, metric))
     caption = "The same rules under each tuning protocol: means. Lines that cross: who has the best mean changes."
     return Figure("protocols", "Tuning protocols", caption, panels)
 

@@ -308,6 +308,9 @@ _INCLUSIONS = [
 ]
 
 
+_BUILT_IN = tuple(_INCLUSIONS)
+
+
 def register_inclusion(
     special: str,
     general: str,
@@ -319,7 +322,7 @@ def register_inclusion(
     where: Mapping[str, Any] | None = None,
     over: Mapping[str, Any] | None = None,
 ) -> Inclusion:
-    """Say that a rule includes another; ``levelfield.verify`` puts it to the test.
+    """Say that a rule includes another; ``levelfield.verify`` puts it to the test, as a run does before it trains.
 
     ``limit`` names the hyperparameter of the general rule in whose limit (``towards`` infinity or 0) it holds.
     """
@@ -342,11 +345,24 @@ def register_inclusion(
     for name in found.where:
         if name not in rules[0].hyperparameters:
             raise UnknownName.of(f"hyperparameter of {special}", name, rules[0].hyperparameters)
-    found.space  # noqa: B018  refuses here what cannot be verified
+    _check_image(found, rules[1])
     # A notebook's cell may be run once more: what it registered before goes.
     _INCLUSIONS[:] = [each for each in _INCLUSIONS if _about(each) != _about(found)]
     _INCLUSIONS.append(found)
     return found
+
+
+def _check_image(way: Inclusion, general: Rule) -> None:
+    """Refuse a witness that gives no hyperparameters of the general rule."""
+    middle = way.space.hyperparameters([0.5] * len(way.space.free)) | dict(way.where)
+    try:
+        image = way.image(middle, way.open)
+    except Exception as error:  # anybody's code
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"the witness gives no hyperparameters of {way.general} by name ({reason})") from error
+    for name in image:
+        if name not in general.hyperparameters:
+            raise UnknownName.of(f"hyperparameter of {way.general}", name, general.hyperparameters)
 
 
 def _about(way: Inclusion) -> tuple[Any, ...]:
@@ -357,6 +373,10 @@ def _about(way: Inclusion) -> tuple[Any, ...]:
 def known_inclusions() -> list[Inclusion]:
     """All inclusions between rules that are known one by one; the others follow from them."""
     return list(_INCLUSIONS)
+
+
+def registered_inclusions() -> list[Inclusion]:
+    return [each for each in _INCLUSIONS if each not in _BUILT_IN]
 
 
 def inclusions_between(special: str, general: str) -> list[Inclusion]:

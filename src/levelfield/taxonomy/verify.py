@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
+from levelfield.errors import UsageError
 from levelfield.rules import get_rule
-from levelfield.taxonomy.inclusions import Inclusion, known_inclusions
+from levelfield.study import Study
+from levelfield.taxonomy.inclusions import Inclusion, known_inclusions, registered_inclusions
+from levelfield.taxonomy.order import inclusions
 from levelfield.training.following import deviations
 
 POINTS, STEPS, PARAMETERS = 16, 60, 8
@@ -87,6 +90,20 @@ def _order(errors: np.ndarray) -> float | None:
     if len(seen) < 2:
         return None
     return float(-np.polyfit(_DECADES[seen], np.log10(errors[seen]), 1)[0])
+
+
+def check_registered(study: Study) -> None:
+    """Refuse inclusions of one's own that a study would go by and that do not hold; levelfield's are tested with it."""
+    used = {witness for edge in inclusions(study) for way in edge.ways for witness in way.witnesses}
+    for way in registered_inclusions():
+        if used.isdisjoint(way.witnesses):
+            continue
+        found = verify(way)
+        if not found.holds:
+            raise UsageError(
+                f"{way.special} ⊆ {way.general} is registered but does not hold: {way.general} goes elsewhere, by "
+                f"{found.error:.2g} of the way that {way.special} goes; mend the witness"
+            )
 
 
 def verify_all() -> list[Verification]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from levelfield.training.program import Job, load_data, one_step
 from levelfield.workloads import Workload
 
 
-def check_workload(workload: Workload, batch_size: int) -> None:
-    """Refuse data, a batch size, a model or metrics that a workload cannot be trained with."""
+def check_workload(workload: Workload, batch_size: int, named: Iterable[frozenset[str]] = (frozenset(),)) -> None:
+    """Refuse data, a batch size, a model or metrics that a workload cannot be trained with.
+
+    ``named`` are the workload's hyperparameters that optimizers give: the loss has to do with each of these sets.
+    """
     data, called = load_data(workload), f"workload {workload.name!r}"
     if not isinstance(data, Data):
         raise UsageError(f"{called}: load gives {_kind(data)}, no levelfield.Data")
@@ -31,7 +34,8 @@ def check_workload(workload: Workload, batch_size: int) -> None:
     model = _shape_of(workload, "init", jax.random.key(0))
     if not isinstance(model, tuple) or len(model) != 2:
         raise UsageError(f"{called}: init gives {_kind(model)}, no pair (params, state)")
-    _check_loss(workload, model, _batch(workload, batch_size, data.train))
+    for names in set(named):
+        _check_loss(workload, model, _batch(workload, batch_size, data.train), names)
     _check_metrics(workload, model, data)
 
 
@@ -68,9 +72,9 @@ def _check_batch_size(workload: Workload, batch_size: int, train: Any) -> None:
         )
 
 
-def _check_loss(workload: Workload, model: Any, batch: Any) -> None:
+def _check_loss(workload: Workload, model: Any, batch: Any, names: frozenset[str]) -> None:
     called = f"workload {workload.name!r}: loss gives"
-    numbers = dict.fromkeys(workload.hyperparameters, jax.ShapeDtypeStruct((), jnp.float32))
+    numbers = dict.fromkeys(names, jax.ShapeDtypeStruct((), jnp.float32))
     found = _shape_of(workload, "loss", *model, batch, jax.random.key(0), numbers)
     if not isinstance(found, tuple) or len(found) != 2:
         raise UsageError(f"{called} {_kind(found)}, no pair (loss, state)")
@@ -84,16 +88,18 @@ def _check_loss(workload: Workload, model: Any, batch: Any) -> None:
 def _check_metrics(workload: Workload, model: Any, data: Data) -> None:
     called, found = f"workload {workload.name!r}", []
     for split, content in data.evaluation.items():
-        examples = _shapes(content.example, 2) if isinstance(content, Pass) else content
-        leaves = jax.tree.leaves(examples)
-        metrics = _shape_of(workload, "evaluate", *model, examples)
-        if not isinstance(metrics, Mapping):
-            raise UsageError(f"{called}: evaluate gives {_kind(metrics)}, no mapping from metrics to values")
-        for name, values in metrics.items():
+        example = content.example if isinstance(content, Pass) else _example(content)
+        counts = [len(leaves[0])] if workload.sequential and (leaves := jax.tree.leaves(content)) else [7, 11]
+        given = [_shape_of(workload, "evaluate", *model, _shapes(example, n)) for n in counts]
+        if not isinstance(given[0], Mapping):
+            raise UsageError(f"{called}: evaluate gives {_kind(given[0])}, no mapping from metrics to values")
+        for name, values in given[0].items():
             found.append(f"{split}_{name}")
-            if leaves and values.shape[:1] != leaves[0].shape[:1]:
+            # The means of all are no values; nor are two arrays of n that were broadcast against each other.
+            alike = all(each[name].shape == (n, *values.shape[1:]) for n, each in zip(counts, given, strict=True))
+            if jax.tree.leaves(example) and not alike:
                 raise UsageError(
-                    f"{called}: evaluate gives {name} in the shape {values.shape} for {leaves[0].shape[0]} examples; "
+                    f"{called}: evaluate gives {name} in the shape {values.shape} for {counts[0]} examples; "
                     f"give a value for each, levelfield takes their mean"
                 )
     if missing := [name for name in workload.metrics if name not in found]:
@@ -129,8 +135,11 @@ def _batch(workload: Workload, batch_size: int, train: Any) -> Any:
         return jax.eval_shape(lambda: draw(jax.random.key(0), batch_size))
     if isinstance(train, Stream):
         return _shapes(train.example, batch_size)
-    example = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), train)
-    return example if workload.sequential else _shapes(example, batch_size)
+    return _example(train) if workload.sequential else _shapes(_example(train), batch_size)
+
+
+def _example(arrays: Any) -> Any:
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), arrays)
 
 
 def _shapes(example: Any, count: int) -> Any:
@@ -142,4 +151,6 @@ def _described(tree: Any) -> Any:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return f"an array of shape {value.shape}"
     return f"a {type(value).__name__}" if value is not None else "None"

@@ -8,7 +8,7 @@ from typing import Any
 
 from levelfield.data import Data, Tree
 from levelfield.errors import UsageError
-from levelfield.rules import Hyperparameter
+from levelfield.rules import Hyperparameter, check_hyperparameters
 from levelfield.trial import Direction
 
 
@@ -45,6 +45,10 @@ class Workload:
             raise UsageError(
                 f"workload {self.name!r}: metrics = {self.metrics!r} does not say which way each is better"
             )
+        check_hyperparameters(f"workload {self.name!r}", self.hyperparameters)
+        for name, about in self.hyperparameters.items():
+            if not (about.traced and about.numeric):
+                raise UsageError(f"workload {self.name!r}: {name} must be a number that may differ from trial to trial")
         ways = [way.value for way in Direction]
         for metric, way in self.metrics.items():
             if way not in ways:
