@@ -13,6 +13,7 @@ import levelfield as lf
 from levelfield import rules, user_code, workloads
 from levelfield.cli import app
 from levelfield.rules import _RULES
+from levelfield.taxonomy import inclusions
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,6 +57,7 @@ def fresh(tmp_path, monkeypatch):
     """An empty folder, and nothing registered in the end."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
+    monkeypatch.setattr(inclusions, "_INCLUSIONS", list(inclusions._INCLUSIONS))
     monkeypatch.setattr(workloads, "_registered", dict(workloads._registered))
     monkeypatch.setattr(user_code, "_run", {})
     monkeypatch.setattr(user_code, "_owners", {})
