@@ -70,6 +70,7 @@ class Boundary:
             "axis": self.axis.key,
             "range": self.axis.dimension.spec(),
             "verdict": self.place.value,
+            "by_loss": self.by_loss,
             "lower": self.lower,
             "upper": self.upper,
             "good": list(self.good),
