@@ -409,6 +409,21 @@ def test_what_is_included_in_a_special_one_is_included_in_its_general_one():
     assert all((each.special, each.general) != ("first", "third") for each in missing(study))
 
 
+def test_sgd_under_a_schedule_is_included_in_optaxs_rmsprop_by_way_of_the_papers():
+    """By way of momentum it would take a momentum that varies with the rate, which optax has not."""
+    linear = {"schedule": {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": 0.01}}
+    rate, epsilon = {"log": [1e-4, 1.0]}, {"log": [1e-10, 1e4]}
+    fixed = {"momentum": 0.0, "decay": 0.0, "initial_scale": 1.0, "eps_in_sqrt": True, "nesterov": False}
+    study = study_of(
+        {
+            "sgd": {"learning_rate": 0.1, **linear},
+            "rmsprop": {"learning_rate": rate, "momentum": 0.0, "rho": 0.0, "epsilon": epsilon, **linear},
+            "optax.rmsprop": {"learning_rate": rate, "eps": epsilon, **fixed, **linear},
+        }
+    )
+    assert pairs(study) >= {("sgd", "rmsprop"), ("rmsprop", "optax.rmsprop"), ("sgd", "optax.rmsprop")}
+
+
 @settings(max_examples=150)
 @given(STUDIES | ADAMS)
 def test_inclusions_are_transitive(study):

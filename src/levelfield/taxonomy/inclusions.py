@@ -138,13 +138,13 @@ def _sgd_in_momentum(learning_rate: Any) -> Mapping[str, Any]:
     return {"learning_rate": learning_rate, "momentum": 0.0}
 
 
-def _sgd_in_rmsterov(learning_rate: Any, *, epsilon: Any = 0.0) -> Mapping[str, Any]:
+def _sgd_in_rmsprop(learning_rate: Any, *, epsilon: Any = 0.0) -> Mapping[str, Any]:
     """γ = 0, ρ = 1, any ε, α_t = η_t √(1 + ε)"""
     rate = learning_rate * (1 + epsilon) ** 0.5
     return {"learning_rate": rate, "momentum": 0.0, "rho": 1.0, "epsilon": epsilon}
 
 
-def _sgd_in_rmsterovs_limit(learning_rate: Any, *, epsilon: Any, rho: Any = 0.0) -> Mapping[str, Any]:
+def _sgd_in_rmsprops_limit(learning_rate: Any, *, epsilon: Any, rho: Any = 0.0) -> Mapping[str, Any]:
     """γ = 0, any ρ, α_t = η_t √ε"""
     return {"learning_rate": learning_rate * epsilon**0.5, "momentum": 0.0, "rho": rho, "epsilon": epsilon}
 
@@ -280,13 +280,16 @@ _OPTAX_ADAM = {**_OPTAX_ADAMAX, "eps_root": {"log": [1e-8, 1.0]}}
 _INCLUSIONS = [
     Inclusion("sgd", "momentum", (_sgd_in_momentum,)),
     Inclusion("sgd", "nesterov", (_sgd_in_momentum,)),
+    # By way of momentum too, but then optax.rmsprop would need a momentum that varies with the rate, be it 0.
+    Inclusion("sgd", "rmsprop", (_sgd_in_rmsprop,)),
+    Inclusion("sgd", "rmsprop", (_sgd_in_rmsprops_limit,), limit="epsilon"),
     Inclusion("momentum", "rmsprop", (_momentum_in_rmsprop,)),
     Inclusion("momentum", "rmsprop", (_momentum_in_rmsprops_limit,), limit="epsilon"),
     Inclusion("momentum", "adam", (_momentum_in_adam,), limit="epsilon"),
     # RMSterov's step uses its momentum twice, so that no momentum of its own makes up for a rate that varies;
     # sgd, which has none, it follows at any rate.
-    Inclusion("sgd", "rmsterov", (_sgd_in_rmsterov,)),
-    Inclusion("sgd", "rmsterov", (_sgd_in_rmsterovs_limit,), limit="epsilon"),
+    Inclusion("sgd", "rmsterov", (_sgd_in_rmsprop,)),
+    Inclusion("sgd", "rmsterov", (_sgd_in_rmsprops_limit,), limit="epsilon"),
     Inclusion("nesterov", "rmsterov", (_momentum_in_rmsprop,), lifts=False),
     Inclusion("nesterov", "rmsterov", (_momentum_in_rmsprops_limit,), limit="epsilon", lifts=False),
     Inclusion("nesterov", "nadam", (_momentum_in_adam,), limit="epsilon"),
