@@ -82,7 +82,7 @@ class RunProgress:
     def end(self, optimizer: str) -> None:
         self._rows[optimizer].running = 0
         if not self._live:
-            self._print(self._line(optimizer, "nothing to run"))
+            self._print(self._line(optimizer))
 
     def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -101,12 +101,12 @@ class RunProgress:
         if trial.feasible and not math.isnan(value):
             row.best = value if math.isnan(row.best) else self._better(row.best, value)
 
-    def _line(self, optimizer: str, idle: str = "compiling") -> str:
+    def _line(self, optimizer: str) -> str:
         row = self._rows[optimizer]
         best = "" if math.isnan(row.best) else f", best {show_metric(self._study.select, row.best)}"
         return (
             f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
-            f"{row.running} running{best}; {self._speed() if row.trained else idle}"
+            f"{row.running} running{best}; {self._speed() if row.trained else 'nothing to run'}"
         )
 
     def _speed(self) -> str:

@@ -55,6 +55,11 @@ def most_points(n: int, feasible: int) -> int:
     return 10 * n if feasible else max(n, 20)
 
 
+def gave_up(study: Study, optimizer: str, feasible: int, tried: int) -> bool:
+    """Whether a run would try no more points, though the pool is not full."""
+    return not study.full(optimizer, feasible, tried) and tried >= most_points(study.pool, feasible)
+
+
 def cost(study: Study) -> dict[str, Any]:
     """What a study costs if every trial is feasible, and what it searches."""
     return {

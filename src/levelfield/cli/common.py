@@ -93,7 +93,7 @@ def on_study(command: Callable[..., None]) -> Callable[..., None]:
 def slot_count(text: str) -> int | None:
     if text == "auto":
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if not text.isascii() or not text.isdigit():
         raise UsageError(f"--slots {text}: give auto or a whole number of at least 1")
     return int(text)
 

@@ -224,7 +224,7 @@ def _seed(study: "Study", slots: str, executor: str, store: str) -> None:
 
 def _status(study: "Study", store: str, as_json: bool) -> None:
     from levelfield.comparison import Comparison
-    from levelfield.runner import most_points
+    from levelfield.runner import gave_up
     from levelfield.store import Store
     from levelfield.words import listed, show_metric
 
@@ -251,13 +251,9 @@ def _status(study: "Study", store: str, as_json: bool) -> None:
             f"{row['optimizer']:<14} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
             f"best {study.select} {best_shown}"
         )
-    given_up = [
-        name
-        for name, each in ((name, comparison.outcome(name)) for name in study.optimizers)
-        if not study.full(name, len(each.pool), each.tried) and each.tried >= most_points(study.pool, len(each.pool))
-    ]
-    if given_up:
-        typer.echo(f"incomplete: too few trials of {listed(given_up)} are feasible; narrow the space")
+    outcomes = {name: comparison.outcome(name) for name in study.optimizers}
+    if poor := [name for name, each in outcomes.items() if gave_up(study, name, len(each.pool), each.tried)]:
+        typer.echo(f"incomplete: too few trials of {listed(poor)} are feasible; narrow the space")
     else:
         typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
 
