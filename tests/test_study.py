@@ -846,6 +846,12 @@ def test_trials_of_other_code_are_told(own, command, monkeypatch):
     assert "Its trials were trained with 2 versions of the study's own code" in out
 
 
+def test_code_may_run_its_own_study(own):
+    """As a script does that ends in a comparison."""
+    (own.parent / "own.py").write_text(OWN + "lf.compare(lf.load_study(__file__[:-6] + 'study.toml'), 'sqlite://')")
+    assert lf.load_study(own).optimizer("own")
+
+
 def test_code_that_was_interrupted_is_run_again(own):
     wait = "import pathlib\nif not pathlib.Path(__file__).with_name('go').exists():\n    raise KeyboardInterrupt\n"
     (own.parent / "own.py").write_text(wait + OWN)

@@ -59,9 +59,9 @@ def run_code(source: str) -> str:
 
 
 def code_digest(name: str) -> str:
-    """Of a file that has been run and of the modules beside it, wherever they lie."""
-    folder = Path(name).parent
-    parts = sorted((str(Path(file).relative_to(folder)), digest) for file, digest in _run[name].items())
+    """Of a file that has been run, or still runs, and of the modules beside it, wherever they lie."""
+    folder, digests = Path(name).parent, _run.get(name) or {name: _digest(name)}
+    parts = sorted((str(Path(file).relative_to(folder)), digest) for file, digest in digests.items())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
