@@ -36,6 +36,18 @@ def _jax() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
+@pytest.fixture(autouse=True)
+def _registries(monkeypatch) -> Iterator[None]:
+    """What a test registers, and which code files it has run, is forgotten afterwards."""
+    from levelfield import registry, user_code
+
+    for name in ("_run", "_folders"):
+        monkeypatch.setattr(user_code, name, getattr(user_code, name).copy())
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    with registry.preserved():
+        yield
+
+
 @pytest.fixture(scope="module")
 def no_gradients() -> Iterator[None]:
     """What the audit says of limits needs gradients, and with them JAX: any number will do here."""

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 import levelfield as lf
-from levelfield import rules, user_code, workloads
 from levelfield.cli import app
-from levelfield.rules import _RULES
-from levelfield.taxonomy import inclusions
+from levelfield.rules import get_rule
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,7 +40,7 @@ def test_the_documented_hyperparameters_are_the_rules():
     table = re.findall(r"^\| ([a-z, ]+) \| ([a-z0-9_, ]+) \|$", (ROOT / "docs/studies.md").read_text(), re.MULTILINE)
     documented = {rule: set(names.split(", ")) for rules, names in table for rule in rules.split(", ")}
     for name in ("sgd", "momentum", "nesterov", "rmsprop", "rmsterov", "adam", "nadam"):
-        assert documented[name] == set(_RULES[name].hyperparameters)
+        assert documented[name] == set(get_rule(name).hyperparameters)
 
 
 def test_every_command_is_in_the_readme():
@@ -54,13 +52,8 @@ def test_every_command_is_in_the_readme():
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
-    """An empty folder, and nothing registered in the end."""
+    """An empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
-    monkeypatch.setattr(inclusions, "_INCLUSIONS", list(inclusions._INCLUSIONS))
-    monkeypatch.setattr(workloads, "_registered", dict(workloads._registered))
-    monkeypatch.setattr(user_code, "_run", {})
-    monkeypatch.setattr(user_code, "_owners", {})
 
 
 @pytest.mark.usefixtures("fresh")

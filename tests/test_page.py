@@ -633,13 +633,13 @@ def test_trials_without_a_finite_value_do_not_decide_the_page(opened, made):
 
 
 @pytest.fixture
-def accuracies(made, monkeypatch) -> lf.Comparison:
+def accuracies(made) -> lf.Comparison:
     """Selected by a metric that is the better the higher, and that there is none of on a test set."""
     metrics = {"valid_accuracy": Direction.MAXIMIZE, "train_loss": Direction.MINIMIZE}
     workload = replace(
         workloads.get_workload("fashion_mini"), name="accuracy", metrics=metrics, select="valid_accuracy"
     )
-    monkeypatch.setitem(workloads._registered, workload.name, workload)
+    lf.register_workload(workload)
     optimizers = {"sgd": SGD, "momentum": MOMENTUM}
     study = study_of(optimizers, workload=workload.name, target={"metric": "valid_accuracy", "value": 0.7})
     pools = {

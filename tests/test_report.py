@@ -86,11 +86,11 @@ def comparison(made, pools) -> lf.Comparison:
 
 
 @pytest.fixture
-def accuracies(made, pools, monkeypatch) -> lf.Comparison:
+def accuracies(made, pools) -> lf.Comparison:
     """Selected by a metric that is the better the higher."""
     metrics = {"train_loss": "minimize", "valid_accuracy": "maximize"}
     own = replace(workloads.get_workload("fashion_mini"), name="own", metrics=metrics, select="valid_accuracy")
-    monkeypatch.setitem(workloads._registered, own.name, own)
+    lf.register_workload(own)
     study = study_of(workload="own", target={"metric": "valid_accuracy", "value": 0.7})
     risen = {
         name: [{"train_loss": each["train_loss"], "valid_accuracy": 1 - each["valid_error"]} for each in pool]

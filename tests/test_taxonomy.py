@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 import levelfield as lf
 from levelfield import rules
 from levelfield.errors import LevelfieldError, SpaceError, UnknownName, UsageError
-from levelfield.taxonomy import inclusions as taxonomy
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, known_inclusions
 from levelfield.taxonomy.order import inclusions
 
@@ -512,15 +511,13 @@ def test_a_chain_verifies(chain):
 
 
 @pytest.fixture
-def own(monkeypatch):
-    """Registries of this test's own, with a rule: −η g / (s + |g|)."""
+def own():
+    """A registered rule: −η g / (s + |g|)."""
 
     def build(learning_rate, scale):
         soft = optax.stateless(lambda g, _: jax.tree.map(lambda g: g / (scale + jnp.abs(g)), g))
         return optax.chain(soft, optax.scale_by_learning_rate(learning_rate))
 
-    monkeypatch.setattr(rules, "_RULES", dict(rules._RULES))
-    monkeypatch.setattr(taxonomy, "_INCLUSIONS", list(taxonomy._INCLUSIONS))
     hyperparameters = {"learning_rate": rules.POSITIVE, "scale": rules.NOT_NEGATIVE}
     return lf.register_rule("test_softsign", build, hyperparameters).name
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import pytest
 from scipy import stats
 
 import levelfield as lf
-from levelfield import workloads
 from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
 from levelfield.rules import Hyperparameter, get_rule
@@ -391,17 +389,8 @@ def test_nothing_to_train_trains_nothing() -> None:
     assert segments(job_of("quadratic", "sgd", steps=20, eval_interval=4), 2, []) == []
 
 
-@pytest.fixture
-def register() -> Iterator[Any]:
-    """Registers workloads for the length of a test."""
-    before = dict(workloads._registered)
-    yield lf.register_workload
-    workloads._registered.clear()
-    workloads._registered.update(before)
-
-
 @pytest.mark.parametrize("free", [1, 4])
-def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: Path) -> None:
+def test_one_compilation_serves_all_trials(free: int, tmp_path: Path) -> None:
     """Python sees the loss while a program is traced, and never again."""
     traces = 0
 
@@ -410,7 +399,7 @@ def test_one_compilation_serves_all_trials(free: int, register: Any, tmp_path: P
         traces += 1
         return jnp.mean((batch - params) ** 2), state
 
-    register(
+    lf.register_workload(
         Workload(
             name="counted",
             summary="a mean",
@@ -487,9 +476,9 @@ def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int, slo
     assert {found.curve.final(metric) for metric in workload.metrics} == {float(np.float32((n // 7) / n))}
 
 
-def test_a_metric_that_is_declared_but_not_evaluated_is_named(register: Any) -> None:
+def test_a_metric_that_is_declared_but_not_evaluated_is_named() -> None:
     declared = get_workload("wilson").metrics | {"valid_accuracy": Direction.MAXIMIZE}
-    workload = register(dataclasses.replace(get_workload("wilson"), name="short", metrics=declared))
+    workload = lf.register_workload(dataclasses.replace(get_workload("wilson"), name="short", metrics=declared))
     with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but what it evaluates is .*valid_er"):
         check_workload(workload, 1)
 
@@ -561,13 +550,13 @@ def test_a_rule_that_cannot_be_trained_with_is_refused_before_training(rule: str
     assert not (tmp_path / "trials.db").exists()
 
 
-def test_what_a_loss_objects_to_is_said_before_anything_is_written(register: Any, tmp_path: Path) -> None:
+def test_what_a_loss_objects_to_is_said_before_anything_is_written(tmp_path: Path) -> None:
     def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
         if len(batch[0]) % 32:
             raise lf.errors.UsageError(f"a batch of {len(batch[0])} is no multiple of 32")
         return jnp.sum(params), state
 
-    register(dataclasses.replace(get_workload("wilson"), name="ghosts", loss=loss, hyperparameters={}))
+    lf.register_workload(dataclasses.replace(get_workload("wilson"), name="ghosts", loss=loss, hyperparameters={}))
     table = {"sgd": {"learning_rate": {"log": [1e-3, 1e-1]}}}
     study = lf.Study(workload="ghosts", batch_size=40, steps=4, trials=1, pool=2, optimizers=table)
     with pytest.raises(LevelfieldError, match="a batch of 40 is no multiple of 32"):
@@ -614,13 +603,13 @@ def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # a usage error writes nothing
 
 
-def test_a_workload_without_a_training_loss_is_refused(register: Any, tmp_path: Path) -> None:
+def test_a_workload_without_a_training_loss_is_refused(tmp_path: Path) -> None:
     """A trial is feasible by its training loss: without one that cannot be told."""
     wilson = get_workload("wilson")
     metrics = {name: way for name, way in wilson.metrics.items() if name != "train_loss"}
 
     def use() -> None:
-        register(dataclasses.replace(wilson, name="lossless", metrics=metrics))
+        lf.register_workload(dataclasses.replace(wilson, name="lossless", metrics=metrics))
         study = lf.Study(workload="lossless", steps=5, trials=1, optimizers={"sgd": {"learning_rate": 0.1}})
         lf.compare(study, tmp_path / "trials.db", slots=1)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from levelfield.errors import SpaceError, UnknownName
+from levelfield.registry import Registry
 from levelfield.space import Axis
-from levelfield.user_code import claim
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ _RULES = {
 
 
 _BUILT_IN = frozenset(_RULES)
+_registered: Registry[Rule] = Registry("rule", lambda name: name in _BUILT_IN or name.startswith("optax."))
 
 
 def check_hyperparameters(whose: str, hyperparameters: Any) -> None:
@@ -147,20 +148,18 @@ def register_rule(
     One registered before under this name is replaced. Its trials are not: raise the version when a change alters what
     they compute.
     """
-    if name in _BUILT_IN or name.startswith("optax."):
-        raise SpaceError(f"a rule called {name!r} comes with levelfield: choose another name")
     check_hyperparameters(f"rule {name!r}", hyperparameters)
-    claim("rule", name)
-    _RULES[name] = Rule(name, dict(hyperparameters), build, version=version)
-    return _RULES[name]
+    return _registered.add(name, Rule(name, dict(hyperparameters), build, version=version))
 
 
 def get_rule(name: str) -> Rule:
     """A rule by name: the paper's, a registered one, or any optax optimizer as ``optax.<name>``."""
     if name.startswith("optax."):
         return _optax_rule(name)
+    if name in _registered:
+        return _registered[name]
     if name not in _RULES:
-        raise UnknownName.of("rule", name, [*_RULES, "optax.adamw"])
+        raise UnknownName.of("rule", name, [*_RULES, *_registered, "optax.adamw"])
     return _RULES[name]
 
 

@@ -10,12 +10,11 @@ import traceback
 from pathlib import Path
 
 from levelfield.errors import LevelfieldError, StudyError
+from levelfield.registry import is_running, registering
 
 _run: dict[str, dict[str, str]] = {}  # file → digests of what was run: of itself and of the modules beside it
-_running: list[str] = []
 _folders: list[str] = []  # on Python's path for modules beside such files; the latest first
 _beside: set[str] = set()  # names of the modules that were found there
-_owners: dict[tuple[str, str], str] = {}  # (kind, name) → the file that registered it
 
 
 def run_code(source: str) -> str:
@@ -24,7 +23,7 @@ def run_code(source: str) -> str:
     if not path.is_file():
         raise StudyError(f"code = {source!r}: no such file")
     name = str(path)
-    if name in _running or (name in _run and all(_digest(file) == digest for file, digest in _run[name].items())):
+    if is_running(name) or (name in _run and all(_digest(file) == digest for file, digest in _run[name].items())):
         return name
     module_name = f"{path.stem}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
@@ -35,9 +34,9 @@ def run_code(source: str) -> str:
     sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
     digests = {name: _digest(name)}
     _run.pop(name, None)
-    _running.append(name)
     try:
-        spec.loader.exec_module(module)
+        with registering(name):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         if isinstance(error, LevelfieldError):
             raise StudyError(f"code = {source!r}: {error}") from None
@@ -48,7 +47,6 @@ def run_code(source: str) -> str:
     else:
         _run[name] = digests
     finally:
-        _running.pop()
         if name not in _run:
             del sys.modules[module_name]
         for each in sys.modules.keys() - before - {module_name}:
@@ -89,15 +87,3 @@ def _lies_in(folder: Path, module: str) -> str | None:
 def _digest(file: str) -> str:
     path = Path(file)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-
-
-def claim(kind: str, name: str) -> None:
-    """Refuse a name that another file has registered: studies look it up when they train.
-
-    The same file, or a notebook's cell that is run once more, may register it again.
-    """
-    file = _running[-1] if _running else ""
-    other = _owners.get((kind, name), "")
-    if file and other and file != other:
-        raise StudyError(f"a {kind} called {name!r} is registered by {other}, too: choose another name")
-    _owners[kind, name] = file

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from levelfield.errors import SpaceError, UnknownName, UsageError
+from levelfield.registry import Registry
 from levelfield.rules import Hyperparameter, Rule, get_rule
 from levelfield.space import Space
 
@@ -311,7 +312,7 @@ _INCLUSIONS = [
 ]
 
 
-_BUILT_IN = tuple(_INCLUSIONS)
+_registered: Registry[Inclusion] = Registry("inclusion")
 
 
 def register_inclusion(
@@ -349,10 +350,7 @@ def register_inclusion(
         if name not in rules[0].hyperparameters:
             raise UnknownName.of(f"hyperparameter of {special}", name, rules[0].hyperparameters)
     _check_image(found, rules[1])
-    # A notebook's cell may be run once more: what it registered before goes.
-    _INCLUSIONS[:] = [each for each in _INCLUSIONS if _about(each) != _about(found)]
-    _INCLUSIONS.append(found)
-    return found
+    return _registered.add(_about(found), found)
 
 
 def _check_image(way: Inclusion, general: Rule) -> None:
@@ -370,16 +368,16 @@ def _check_image(way: Inclusion, general: Rule) -> None:
 
 def _about(way: Inclusion) -> tuple[Any, ...]:
     names = [getattr(witness, "__qualname__", "") for witness in way.witnesses]
-    return way.special, way.general, way.limit, way.towards, dict(way.where), names
+    return way.special, way.general, way.limit, way.towards, tuple(way.where.items()), tuple(names)
 
 
 def known_inclusions() -> list[Inclusion]:
     """All inclusions between rules that are known one by one; the others follow from them."""
-    return list(_INCLUSIONS)
+    return [*_INCLUSIONS, *_registered.values()]
 
 
 def registered_inclusions() -> list[Inclusion]:
-    return [each for each in _INCLUSIONS if each not in _BUILT_IN]
+    return _registered.values()
 
 
 def inclusions_between(special: str, general: str) -> list[Inclusion]:
@@ -394,7 +392,7 @@ def inclusions_between(special: str, general: str) -> list[Inclusion]:
 
 
 def _chains(special: str, general: str, seen: frozenset[str]) -> Iterator[Inclusion]:
-    for first in _INCLUSIONS:
+    for first in known_inclusions():
         if first.special != special or first.general in seen:
             continue
         if first.general == general:
@@ -499,7 +497,7 @@ def _way(special: str, by: str, given: Mapping[str, Any], open: Mapping[str, Any
 
 
 def _rules() -> set[str]:
-    return {name for each in _INCLUSIONS for name in (each.special, each.general)}
+    return {name for each in known_inclusions() for name in (each.special, each.general)}
 
 
 def _plain(value: Any) -> Any:

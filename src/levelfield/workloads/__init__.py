@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from levelfield.errors import UnknownName, UsageError
-from levelfield.user_code import claim
+from levelfield.errors import UnknownName
+from levelfield.registry import Registry
 from levelfield.workloads.base import Workload
 
 __all__ = ["Workload", "get_workload", "register_workload", "workload_names"]
@@ -23,7 +23,7 @@ _BUILT_IN = (
     "war_and_peace_lstm",
     "lm1b_transformer",
 )
-_registered: dict[str, Workload] = {}
+_registered: Registry[Workload] = Registry("workload", lambda name: name in _BUILT_IN)
 
 
 def get_workload(name: str) -> Workload:
@@ -37,11 +37,7 @@ def get_workload(name: str) -> Workload:
 
 def register_workload(workload: Workload) -> Workload:
     """Make a workload usable in studies by its name. One registered before under this name is replaced."""
-    if workload.name in _BUILT_IN:
-        raise UsageError(f"a workload called {workload.name!r} comes with levelfield: choose another name")
-    claim("workload", workload.name)
-    _registered[workload.name] = workload
-    return workload
+    return _registered.add(workload.name, workload)
 
 
 def workload_names() -> list[str]:
