@@ -11,8 +11,8 @@ import pytest
 
 import levelfield as lf
 from levelfield.analysis.protocols import Entry, by_protocol, flips, pairs
+from levelfield.derive.ladder import RUNGS, ladder
 from levelfield.errors import UsageError
-from levelfield.protocols import RUNGS, ladder
 from levelfield.rules import POSITIVE, Hyperparameter, register_rule
 from levelfield.study import built_in_studies
 

@@ -56,5 +56,5 @@ def test_the_commands_help_loads_no_heavy_library():
 
 def test_training_runs_without_the_reporting_libraries():
     """A machine that only trains need not have them."""
-    code = "import levelfield.executors.local, levelfield.runner, levelfield.store, levelfield.workloads.fashion_mini"
+    code = "import levelfield.executors.local, levelfield.run, levelfield.store, levelfield.workloads.fashion_mini"
     assert not loaded_by(code) & {"altair", "polars", "vl_convert", "typer", "jinja2"}
