@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from levelfield.comparison import Comparison, compare
     from levelfield.data import Data
     from levelfield.errors import LevelfieldError
+    from levelfield.hyperparameters import Hyperparameter
     from levelfield.protocols import ladder
     from levelfield.refinement import refine
     from levelfield.rerun import rerun_study
-    from levelfield.rules import Hyperparameter, optimizer, register_rule
+    from levelfield.rules import optimizer, register_rule
     from levelfield.store import Store
     from levelfield.study import Study, load_study
     from levelfield.taxonomy.coverage import coverage
@@ -35,7 +36,7 @@ _HOME = {
     "Comparison": "comparison",
     "Data": "data",
     "Estimate": "analysis.best_of",
-    "Hyperparameter": "rules",
+    "Hyperparameter": "hyperparameters",
     "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",

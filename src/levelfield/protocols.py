@@ -1,7 +1,7 @@
 """Tuning protocols derived from a full study: the learning rate alone, then more and more of the rest.
 
-Each rung holds every rule of the study with the hyperparameters of that rung free and the others at what those use
-who do not tune them. The paper's Figures 3 and 4 are such ladders: the ranking depends on the rung.
+Each rung holds every rule of the study, with the hyperparameters of that rung free and the others at their usual
+values. The paper's Figures 3 and 4 are such ladders: the ranking depends on the rung.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from levelfield.errors import SpaceError, StudyError, UsageError
-from levelfield.rules import Hyperparameter
+from levelfield.hyperparameters import GROUPS, Hyperparameter
+from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis
-from levelfield.study import SCHEDULES, Optimizer, Study
+from levelfield.study import Optimizer, Study
 
-_MOMENTUM_LIKE = ("momentum", "beta1", "rho", "beta2", "b1", "b2", "decay")
-_EPSILON_LIKE = ("epsilon", "eps", "eps_root")
-_STEPS = (1e-5, 1e-1)  # learning rates of an adaptive rule: with a small ε, that is how far a step goes
-RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")
+RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")  # each frees a group of GROUPS
 
 
 def ladder(study: Study) -> Study:
@@ -46,36 +44,43 @@ def ladder(study: Study) -> Study:
 
 def _at(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:
     """An optimizer's table at a rung."""
-    scheduled = rung >= 1
+    scheduled = rung >= GROUPS.index("schedule")
     table: dict[str, Any] = {"rule": optimizer.rule.name}
     schedule: dict[str, Any] = {"kind": optimizer.schedule if scheduled else "constant"}
-    fixed = {one.name for one in optimizer.space if not _free(one, rung)}
-    for one in optimizer.space:
-        if one.name in SCHEDULES[optimizer.schedule]:
+    domains = {axis.name: study.domain(optimizer.name, axis.name) for axis in optimizer.space}
+    fixed = {axis.name for axis in optimizer.space if not _free(axis, domains[axis.name], rung)}
+    for axis in optimizer.space:
+        if axis.name in SCHEDULES[optimizer.schedule]:
             if scheduled:
-                schedule[one.key] = one.dimension.spec()
-        elif one.name not in fixed:
+                schedule[axis.key] = axis.dimension.spec()
+        elif axis.name not in fixed:
             # A ratio to ε says nothing once ε is small: the rate itself takes its place.
-            whole = one.divisor in fixed
-            table[one.name if whole else one.key] = {"log": list(_STEPS)} if whole else one.dimension.spec()
+            whole = axis.divisor in fixed
+            table[axis.name if whole else axis.key] = (
+                _usual_range(axis, domains[axis.name]) if whole else axis.dimension.spec()
+            )
         else:
-            value = _usual(one, study.domain(optimizer.name, one.name))
+            value = _usual(axis, domains[axis.name])
             if value is not None:
-                table[one.name] = value
+                table[axis.name] = value
     return table | {"schedule": schedule}
 
 
-def _free(one: Axis, rung: int) -> bool:
+def _free(axis: Axis, hyperparameter: Hyperparameter, rung: int) -> bool:
     """Whether a rung tunes an axis that the study does; what the study has fixed stays as it is."""
-    if not one.dimension.free or one.name == "learning_rate" or rung == len(RUNGS) - 1:
-        return True
-    return (one.name in _MOMENTUM_LIKE and rung >= 2) or (one.name in _EPSILON_LIKE and rung >= 3)
+    return not axis.dimension.free or GROUPS.index(hyperparameter.group) <= rung
 
 
-def _usual(one: Axis, about: Hyperparameter) -> Any:
+def _usual(axis: Axis, hyperparameter: Hyperparameter) -> Any:
     """A hyperparameter that is not tuned: its usual value, or None to leave it off."""
-    if about.usual is not None:
-        return about.usual
-    if not about.required:
-        return about.default
-    raise UsageError(f"nobody has said what {one.name} usually is: fix it in the study, or give the rule a usual value")
+    if hyperparameter.usual is not None:
+        return hyperparameter.usual
+    if not hyperparameter.required:
+        return hyperparameter.default
+    raise UsageError(f"No usual value is known for {axis.name}; set usual= or fix it in the study")
+
+
+def _usual_range(axis: Axis, hyperparameter: Hyperparameter) -> dict[str, Any]:
+    if hyperparameter.usual_range is None:
+        raise UsageError(f"No usual range is known for {axis.name}; set usual_range= or search {axis.name} itself")
+    return {"log": list(hyperparameter.usual_range)}

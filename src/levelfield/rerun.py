@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from levelfield.errors import UsageError
+from levelfield.schedules import SCHEDULES
 from levelfield.search import trial_seed
-from levelfield.study import SCHEDULES, Study
+from levelfield.study import Study
 from levelfield.trial import Trial
 
 if TYPE_CHECKING:

@@ -17,17 +17,12 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
-from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
+from levelfield.hyperparameters import Hyperparameter, check_domain
+from levelfield.rules import Rule, get_rule
+from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
 from levelfield.user_code import run_code
 from levelfield.workloads import Workload, get_workload
-
-# What each kind of schedule takes, besides the learning rate it starts from. Both lengths are × steps.
-SCHEDULES: dict[str, dict[str, Hyperparameter]] = {
-    "constant": {},
-    "linear": {"decay_steps": POSITIVE, "decay_factor": FRACTION},
-    "step": {"decay_every": POSITIVE, "decay_factor": FRACTION},
-}
 
 # What every object has in JavaScript: the page's charts look optimizers up by name.
 _RESERVED = {

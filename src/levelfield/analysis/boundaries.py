@@ -17,7 +17,7 @@ from scipy import stats
 
 from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
-from levelfield.rules import CLOSEST_TO_1, Hyperparameter
+from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
 from levelfield.words import show_number, show_range
 

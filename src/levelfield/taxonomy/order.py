@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
+from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Hyperparameters, Space, Value
-from levelfield.study import SCHEDULES, Optimizer, Study
+from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, taken
 from levelfield.words import listed, show_number
 from levelfield.workloads import get_workload
