@@ -1,10 +1,10 @@
-"""How the benchmarks print."""
+"""The text table that the benchmarks print."""
 
 from __future__ import annotations
 
 
 def table(rows: list[list[str]]) -> str:
-    """Rows as aligned text: names to the left, numbers to the right."""
+    """Return rows as aligned text, with names on the left and numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *numbers in rows:

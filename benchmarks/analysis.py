@@ -1,9 +1,9 @@
-"""How long it takes to read and analyse a large study: pools of 5,000 trials, curves of 100 points.
+"""Measure how long it takes to load and analyze a large study: pools of 5,000 trials, curves of 100 points.
 
     python benchmarks/analysis.py [--pool 5000] [--points 100]
 
-Nothing is trained: the trials of fashion_mnist are made up, curves that fall to losses which no optimizer leads in,
-one trial in ten infeasible. The store is a file in a temporary folder.
+Nothing is trained. The trials of fashion_mnist are synthetic: their curves fall to final values drawn from the same
+distribution for every optimizer, and one trial in ten is infeasible. The store is a file in a temporary folder.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from levelfield.trial import Curve, Status, Trial
 from levelfield.workloads import get_workload
 
 PROVENANCE = {"devices": 0, "device": "none", "backend": "none", "precision": "none", "versions": {}}
-INFEASIBLE = 0.1
+INFEASIBLE = 0.1  # share of the trials
 
 
-def make(study: lf.Study, store: lf.Store) -> int:
-    """Fill the store with trials that nobody trained; returns how many."""
+def add_synthetic_trials(study: lf.Study, store: lf.Store) -> int:
+    """Fill the store with synthetic trials and return how many there are."""
     metrics = get_workload(study.workload).metrics
     steps = np.arange(study.eval_interval, study.steps + 1, study.eval_interval)
     generator = np.random.default_rng(0)
-    made = 0
+    count = 0
     for name in study.optimizers:
         search, trials, feasible = Search(study, name), [], 0
         while feasible < study.pool:
@@ -44,30 +44,31 @@ def make(study: lf.Study, store: lf.Store) -> int:
             trials.append(Trial(search.point(len(trials)), status, curve))
             feasible += status is Status.FEASIBLE
         store.add(study.identity(name), study.definition(name), metrics, trials, PROVENANCE)
-        made += len(trials)
-    return made
+        count += len(trials)
+    return count
 
 
 def seconds(work: Callable[[], Any], times: int = 1) -> float:
-    begun = time.perf_counter()
+    """Return the average seconds that a call takes."""
+    start = time.perf_counter()
     for _ in range(times):
         work()
-    return (time.perf_counter() - begun) / times
+    return (time.perf_counter() - start) / times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pool", type=int, default=5_000, help="feasible trials of each optimizer")
-    parser.add_argument("--points", type=int, default=100, help="points of each curve")
+    parser.add_argument("--pool", type=int, default=5_000, help="feasible trials per optimizer")
+    parser.add_argument("--points", type=int, default=100, help="points per curve")
     arguments = parser.parse_args()
 
     study = lf.load_study("fashion_mnist")
     study = study.replace(pool=arguments.pool, eval_interval=study.steps // arguments.points)
     with tempfile.TemporaryDirectory() as folder, lf.Store.open(Path(folder) / "trials.db") as store:
-        trials = make(study, store)
-        begun = time.perf_counter()
+        trials = add_synthetic_trials(study, store)
+        start = time.perf_counter()
         comparison = lf.Comparison(study, store)
-        loaded = time.perf_counter() - begun
+        load_seconds = time.perf_counter() - start
     parts: dict[str, Callable[[], Any]] = {
         "rows": comparison.rows,
         "beats matrix": comparison.beats_matrix,
@@ -75,23 +76,23 @@ def main() -> None:
         "settles": comparison.settles,
         "audit": comparison.audit,
     }
-    analysed = {name: seconds(part) for name, part in parts.items()}
-    total = loaded + sum(analysed.values())
+    part_seconds = {name: seconds(part) for name, part in parts.items()}
+    total = load_seconds + sum(part_seconds.values())
     counts = len(study.optimizers), trials, arguments.points, len(get_workload(study.workload).metrics)
     print("{} optimizers, {:,} trials, curves of {} points, {} metrics".format(*counts), end="\n\n")
-    rows = [["load", loaded], *([name, each] for name, each in analysed.items()), ["load and analyse", total]]
-    print(table([["", "seconds"], *([name, f"{each:.2f}"] for name, each in rows)]), end="\n\n")
+    timings = {"load": load_seconds, **part_seconds, "total": total}
+    print(table([["", "seconds"], *([name, f"{value:.2f}"] for name, value in timings.items())]), end="\n\n")
 
     sgd, momentum = (comparison.outcome(name) for name in ("sgd", "momentum"))
     calls: dict[str, Callable[[], Any]] = {
-        "outcome.best(k=100), the first time": lambda: sgd.at().best(k=100),
-        "again": lambda: sgd.best(k=100),
-        "at another step, the first time": lambda: sgd.at(step=study.steps // 2).best(k=100),
+        "outcome.best(k=100), first call": lambda: sgd.at().best(k=100),
+        "outcome.best(k=100), second call": lambda: sgd.best(k=100),
+        "at another step, first call": lambda: sgd.at(step=study.steps // 2).best(k=100),
     }
-    rows = [[name, seconds(call, times=20)] for name, call in calls.items()]
-    behind = momentum.ranked() + 1  # no chance reaches such a lead: the test goes on to its end
-    rows.append(["p-value of a certain lead", seconds(lambda: p_value(sgd.ranked(), behind, 100))])
-    print(table([["one call", "milliseconds"], *([name, f"{1000 * each:.1f}"] for name, each in rows)]))
+    timings = {name: seconds(call, times=20) for name, call in calls.items()}
+    behind = momentum.ranked() + 1  # a lead that no permutation reaches, so the test runs to its end
+    timings["p-value of a clear lead"] = seconds(lambda: p_value(sgd.ranked(), behind, 100))
+    print(table([["call", "milliseconds"], *([name, f"{1000 * value:.1f}"] for name, value in timings.items())]))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What levelfield costs besides training: its share of a run's wall time, and how fast it starts.
+"""Measure levelfield's overhead: its share of a run's wall time, and how fast it starts.
 
     python benchmarks/overhead.py [--steps 200] [--pool 8] [--studies fashion_mini,wilson]
 
-A run's time is split by wrapping its parts: the executor's segments (training, evaluation), the compilation
-before them, and what the runner does in between (store, points, provenance, progress). Runs start in an empty
-store in a temporary folder.
+The benchmark wraps the parts of a run to time them: compilation, the executor's segments (training and evaluation), and
+everything in between (store, points, provenance, and progress). Each run starts with an empty store in a temporary
+folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from levelfield.trial import Point
 
 
 class Clock:
-    """Seconds by what they were spent on; a part inside another counts as its own only."""
+    """Seconds spent on each part. Time in a nested part counts only for that part."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -66,6 +66,8 @@ class Clock:
 
 
 class TimedExecutor:
+    """An executor that records the time of compilation and training."""
+
     def __init__(self, executor: Executor, clock: Clock) -> None:
         self._executor, self._clock = executor, clock
         self.segments = 0
@@ -87,7 +89,7 @@ class TimedExecutor:
 
 
 class TimedStore(Store):
-    """A store whose methods are timed."""
+    """A store that records the time of its methods."""
 
     def time(self, clock: Clock) -> None:
         for name in ("add", "statuses"):
@@ -98,18 +100,19 @@ PARTS = ("store", "points", "provenance", "progress", "rest")
 
 
 def run_row(study: lf.Study, folder: Path) -> list[str]:
+    """Run a study and return its row of the table."""
     clock = Clock()
     executor = TimedExecutor(get_executor("local", None), clock)
-    # As in a terminal: the live table is drawn, to nowhere.
+    # Draw the live table as in a terminal, but discard it.
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with TimedStore.open(folder / f"{study.name}.db") as store, RunProgress(study, console) as progress:
         store.time(clock)  # type: ignore[attr-defined]
         for name in ("begin", "advance", "end"):
             setattr(progress, name, clock.wrap("progress", getattr(progress, name)))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with clock.part("rest"):
             run(study, store, executor, progress)
-        total = time.perf_counter() - begun
+        total = time.perf_counter() - start
         trials = sum(len(store.statuses(study.identity(name))) for name in study.optimizers)
     overhead = sum(clock.seconds[part] for part in PARTS)
     return [
@@ -141,21 +144,22 @@ RUN_HEADINGS = [
 
 
 def start_row(name: str, command: list[str], times: int = 5) -> list[str]:
+    """Run a command several times and return its row of the table."""
     seconds = []
     for _ in range(times):
-        begun = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True)
-        seconds.append(time.perf_counter() - begun)
-        if done.returncode:
-            return [name, "fails: " + (done.stderr.strip().splitlines() or ["no message"])[-1]]
+        start = time.perf_counter()
+        process = subprocess.run(command, capture_output=True, text=True)
+        seconds.append(time.perf_counter() - start)
+        if process.returncode:
+            return [name, "failed: " + (process.stderr.strip().splitlines() or ["no message"])[-1]]
     return [name, f"{statistics.median(seconds):.2f} s"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--studies", default="fashion_mini,wilson", help="names, with commas between them")
-    parser.add_argument("--steps", type=int, help="steps of a trial; default: the study's")
-    parser.add_argument("--pool", type=int, help="trials of each optimizer; default: the study's")
+    parser.add_argument("--studies", default="fashion_mini,wilson", help="comma-separated names")
+    parser.add_argument("--steps", type=int, help="steps per trial (default: the study's)")
+    parser.add_argument("--pool", type=int, help="trials per optimizer (default: the study's)")
     arguments = parser.parse_args()
 
     rows = [RUN_HEADINGS]

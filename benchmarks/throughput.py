@@ -1,19 +1,19 @@
-"""Training speed: levelfield's slots beside PyTorch, which trains one trial at a time.
+"""Compare training speed: many levelfield trials side by side, and one PyTorch trial at a time.
 
     python benchmarks/throughput.py [--workloads fashion_mini,wilson] [--seconds 0.5] [--rounds 5]
 
-Both train the same model with adam at the same batch size, on the GPU where there is one. All contenders take
-turns, a stretch of --seconds each, and medians over the rounds are shown: a machine that is busy for a while
-slows all of them. PyTorch's number is the best it has: on a CPU of its default number of threads and one, on a GPU
-of eager and compiled with CUDA graphs, with its fused adam and TF32. Compilation is left out on both sides; "with
-evaluation" includes levelfield's at the workload's default interval. Data sets must have been fetched.
+Both train the same model with adam at the same batch size, on a GPU if there is one. The contenders take turns of
+--seconds each, so that other work on the machine slows down all of them, and the table shows medians over the rounds.
+PyTorch's number is its best: on a CPU, the better of one thread and the default number of threads; on a GPU, the better
+of eager mode and CUDA graphs (paper workloads only), with fused adam and TF32. Compilation is not counted for either.
+"with evaluation" includes levelfield's evaluations at the workload's default interval. Download the data sets first.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two frameworks share the GPU's memory
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two frameworks share the GPU memory
 
 import argparse
 import statistics
@@ -32,14 +32,14 @@ from levelfield.workloads import Workload, get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-SLOTS_A_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
+SLOTS_PER_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
 LARGE = {"fashion_mnist_cnn": (1, 4), "cifar10_resnet32": (1, 2), "war_and_peace_lstm": (1, 256)}
 
 # ---------------------------------------------------------------------------- levelfield
 
 
 class Slots:
-    """Trials in so many slots, which never finish."""
+    """Trials that fill a number of slots and never finish."""
 
     def __init__(self, workload: Workload, slots: int, evaluate: bool = False) -> None:
         short = workload.name in LARGE and not evaluate
@@ -51,7 +51,7 @@ class Slots:
         self._held = self._program.fill(self._program.empty(), np.ones(slots, bool), np.arange(slots), numbers)
 
     def stretch(self) -> int:
-        """All slots to their next evaluation; how many steps over all of them."""
+        """Train all slots to their next evaluation and return the number of trial-steps."""
         if self._evaluate:
             self._held, _ = self._program.advance(self._held)
         else:
@@ -60,60 +60,61 @@ class Slots:
         return self.slots * self._interval
 
 
-# ---------------------------------------------------------------------------- taking turns
+# ---------------------------------------------------------------------------- measurement
 
 
 def rate(contender: Any, seconds: float) -> float:
-    """Trial-steps a second."""
-    steps, begun = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - begun) < seconds:
+    """Return trial-steps per second."""
+    steps, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
         steps += contender.stretch()
     return steps / elapsed
 
 
 def rates(contenders: list[Any], rounds: int, seconds: float) -> dict[Any, list[float]]:
-    """Each contender's rate in each round."""
+    """Return each contender's rate in each round."""
     for contender in contenders:
-        contender.stretch()  # warms up
+        contender.stretch()  # warm up
     turns = [[rate(contender, seconds) for contender in contenders] for _ in range(rounds)]
     return dict(zip(contenders, map(list, zip(*turns, strict=True)), strict=True))
 
 
-def shown(rate: float) -> str:
+def formatted(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.2g}"
 
 
 def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str]:
+    """Measure a workload and return its row of the table."""
     workload = get_workload(name)
     threads = sorted({1, torch.get_num_threads()}) if DEVICE.type == "cpu" else [1]
     on_gpu = DEVICE.type == "cuda"
     backend = "cpu" if jax.default_backend() == "cpu" else "gpu"
-    a_device = LARGE.get(name, SLOTS_A_DEVICE[backend]) if on_gpu or name not in LARGE else (1, 2)
-    counts = sorted({1, *(each * jax.local_device_count() for each in a_device)})
+    per_device = LARGE.get(name, SLOTS_PER_DEVICE[backend]) if on_gpu or name not in LARGE else (1, 2)
+    counts = sorted({1, *(count * jax.local_device_count() for count in per_device)})
     theirs = [TorchTrial(workload, ADAM, count) for count in threads]
     if on_gpu and name in LARGE:
         theirs.append(TorchTrial(workload, ADAM, compiled=True))
     bare = [Slots(workload, count) for count in counts]
     evaluating = [] if training_only else [Slots(workload, count, evaluate=True) for count in counts]
-    found = rates([*theirs, *bare, *evaluating], rounds, seconds)
+    measured = rates([*theirs, *bare, *evaluating], rounds, seconds)
     torch.set_num_threads(threads[-1])
 
     def median(contender: Any) -> float:
-        return statistics.median(found[contender])
+        return statistics.median(measured[contender])
 
-    one, slots = max(theirs, key=median), max(bare, key=median)
+    pytorch, slots = max(theirs, key=median), max(bare, key=median)
     with_evaluation = ["–", "–"]
     if evaluating:
         same = evaluating[bare.index(slots)]
-        share = statistics.median(1 - slow / fast for fast, slow in zip(found[slots], found[same], strict=True))
-        with_evaluation = [f"{shown(median(same))}", f"{max(share, 0):.0%} (every {workload.eval_interval})"]
+        share = statistics.median(1 - slow / fast for fast, slow in zip(measured[slots], measured[same], strict=True))
+        with_evaluation = [f"{formatted(median(same))}", f"{max(share, 0):.0%} (every {workload.eval_interval})"]
     return [
         name,
-        f"{shown(median(one))} ({one.name})",
-        f"{shown(median(slots))} ({slots.slots} slots)",
-        f"{median(slots) / median(one):.1f}×",
+        f"{formatted(median(pytorch))} ({pytorch.name})",
+        f"{formatted(median(slots))} ({slots.slots} slots)",
+        f"{median(slots) / median(pytorch):.1f}×",
         *with_evaluation,
-        "; ".join(f"{each.slots}: {shown(median(each))}" for each in bare),
+        "; ".join(f"{contender.slots}: {formatted(median(contender))}" for contender in bare),
     ]
 
 
@@ -123,17 +124,17 @@ HEADINGS = [
     "levelfield trial-steps/s",
     "ratio",
     "with evaluation",
-    "evaluation's share",
+    "share of evaluation",
     "slots: trial-steps/s",
 ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(EMBEDDED), help="names, with commas between them")
-    parser.add_argument("--seconds", type=float, default=0.5, help="length of each stretch that is timed")
-    parser.add_argument("--rounds", type=int, default=5, help="how often all take their turn")
-    parser.add_argument("--training-only", action="store_true", help="leave evaluation out, which takes long to time")
+    parser.add_argument("--workloads", default=",".join(EMBEDDED), help="comma-separated names")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of each timed turn")
+    parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
+    parser.add_argument("--training-only", action="store_true", help="skip evaluation, which takes long to measure")
     arguments = parser.parse_args()
     use_every_core()
     torch.set_float32_matmul_precision("high")
@@ -145,7 +146,7 @@ def main() -> None:
     rows = [HEADINGS]
     for name in arguments.workloads.split(","):
         rows.append(row(name, arguments.rounds, arguments.seconds, arguments.training_only))
-        print(", ".join(rows[-1]), flush=True)  # what is known already, should the rest take too long
+        print(", ".join(rows[-1]), flush=True)  # show each result right away, in case the rest takes too long
     print(table(rows))
 
 

@@ -1,4 +1,4 @@
-"""The workloads once more, in PyTorch: what one would train instead, one trial at a time."""
+"""The workloads in PyTorch, trained one trial at a time, as a baseline for speed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn import functional
 from levelfield.workloads import Workload
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-STRETCH = 100 if DEVICE.type == "cuda" else 20  # steps between two looks at the clock
-Loss = Callable[..., torch.Tensor]  # of a batch
+STRETCH = 100 if DEVICE.type == "cuda" else 20  # steps between two clock readings
+Loss = Callable[..., torch.Tensor]  # takes the arrays of a batch
 
 
 class CharacterNet(nn.Module):
-    """Embedding, LSTM layers with dropout around each, a linear layer."""
+    """An embedding, LSTM layers with dropout before and after each, and a linear layer."""
 
     def __init__(self, characters: int, units: int, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -46,9 +46,9 @@ class Block(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         x = functional.relu(self.norms[0](inputs))
-        past = inputs if self.project is None else self.project(x)
+        shortcut = inputs if self.project is None else self.project(x)
         x = functional.relu(self.norms[1](self.convs[0](x)))
-        return past + self.convs[1](x)  # type: ignore[no-any-return]
+        return shortcut + self.convs[1](x)  # type: ignore[no-any-return]
 
 
 def resnet32() -> nn.Module:
@@ -74,23 +74,23 @@ def fashion_net() -> nn.Module:
 
 
 def pad_crop_flip(images: torch.Tensor) -> torch.Tensor:
-    """Random windows of the padded images, half of them mirrored."""
+    """Take a random crop of each padded image and flip half of them."""
     padded = functional.pad(images, (4, 4, 4, 4))
-    n, places = len(images), torch.arange(32, device=images.device)
-    rows, columns = (torch.randint(9, (n, 1), device=images.device) + places for _ in range(2))
+    n, offsets = len(images), torch.arange(32, device=images.device)
+    rows, columns = (torch.randint(9, (n, 1), device=images.device) + offsets for _ in range(2))
     columns = torch.where(torch.rand(n, 1, device=images.device) < 0.5, columns, columns.flip(1))
     example = torch.arange(n, device=images.device)[:, None, None, None]
     channel = torch.arange(3, device=images.device)[None, :, None, None]
     return padded[example, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def standardised(images: torch.Tensor) -> torch.Tensor:
+def standardized(images: torch.Tensor) -> torch.Tensor:
     std, mean = torch.std_mean(images, (1, 2, 3), keepdim=True, unbiased=False)
     return (images - mean) / std.clamp(min=3072**-0.5)
 
 
 def shuffled(arrays: tuple[np.ndarray, ...], batch_size: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Batches in an order new to each epoch; the data lie on the device."""
+    """Yield batches in a new order each epoch. The data stay on the device."""
     tensors = [torch.from_numpy(np.array(array)).to(DEVICE) for array in arrays]
     while True:
         order = torch.randperm(len(tensors[0]), device=DEVICE)
@@ -110,7 +110,7 @@ def language_model(net: nn.Module) -> Loss:
 
 
 def contender(workload: Workload) -> tuple[nn.Module, Loss, Iterator[tuple[torch.Tensor, ...]]]:
-    """A workload's model, its loss, and its batches."""
+    """Return the model, the loss, and the batches of a workload."""
     train = workload.load().train
     name, batch_size = workload.name, workload.batch_size
     if name in ("fashion_mini", "fashion_mnist_cnn"):
@@ -120,7 +120,7 @@ def contender(workload: Workload) -> tuple[nn.Module, Loss, Iterator[tuple[torch
     if name == "cifar10_resnet32":
         net = resnet32().to(DEVICE)
         batches = shuffled((train[0].transpose(0, 3, 1, 2), train[1].astype(np.int64)), batch_size)
-        return net, classifier(net, lambda images: standardised(pad_crop_flip(images.float()))), batches
+        return net, classifier(net, lambda images: standardized(pad_crop_flip(images.float()))), batches
     if name == "tolstoi_mini":
         net = CharacterNet(76, 32).to(DEVICE)
         return net, language_model(net), shuffled((train.astype(np.int64),), batch_size)
@@ -141,21 +141,22 @@ def contender(workload: Workload) -> tuple[nn.Module, Loss, Iterator[tuple[torch
     if name == "wilson":
         net = nn.ParameterList([torch.zeros(train[0].shape[1], device=DEVICE)])
         return net, lambda x, y: 0.5 * torch.mean((x @ net[0] - y) ** 2), shuffled(train, batch_size)
-    raise SystemExit(f"{name}: not written in PyTorch here")
+    raise SystemExit(f"{name}: this benchmark has no PyTorch version of it")
 
 
 class TorchTrial:
-    """One trial in PyTorch: eager, or compiled with CUDA graphs."""
+    """One trial in PyTorch, in eager mode or compiled with CUDA graphs."""
 
     def __init__(self, workload: Workload, adam: dict[str, float], threads: int = 1, compiled: bool = False) -> None:
-        self.name = "CUDA graphs" if compiled else "eager" if DEVICE.type == "cuda" else f"{threads} threads"
+        on_cpu = f"{threads} thread{'s' if threads > 1 else ''}"
+        self.name = "CUDA graphs" if compiled else "eager" if DEVICE.type == "cuda" else on_cpu
         self._threads = threads
         net, loss, self._batches = contender(workload)
         self._loss: Any = torch.compile(loss, mode="reduce-overhead") if compiled else loss
         self._adam = torch.optim.Adam(net.parameters(), adam["learning_rate"], eps=adam["epsilon"], fused=True)
 
     def stretch(self) -> int:
-        """Some steps; how many."""
+        """Train for a number of steps and return it."""
         torch.set_num_threads(self._threads)
         for _ in range(STRETCH):
             self._adam.zero_grad()

@@ -1,4 +1,4 @@
-"""What the documents and examples say is true: their code runs, their study is valid, their commands exist."""
+"""The docs and examples are correct: their code runs, their studies are valid, and their commands exist."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_command_is_in_the_readme():
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
-    """An empty folder."""
+    """Run the test in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -63,14 +63,14 @@ def test_example_studies_are_valid(path):
 
 
 @pytest.mark.usefixtures("fresh")
-def test_the_example_of_an_own_optimizer_runs(capsys):
-    runpy.run_path(str(ROOT / "examples/own_optimizer.py"), run_name="__main__")
+def test_the_custom_optimizer_example_runs(capsys):
+    runpy.run_path(str(ROOT / "examples/custom_optimizer.py"), run_name="__main__")
     assert "trials each" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("fresh")
-def test_the_example_of_an_own_workload_runs(command):
-    study = str(ROOT / "examples/own_workload.toml")
+def test_the_custom_workload_example_runs(command):
+    study = str(ROOT / "examples/custom_workload.toml")
     code, out, err = command("compare", study, "--steps", "100", "--pool", "5")
     assert code == 0, err
     assert "best expected valid_accuracy" in out

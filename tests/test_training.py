@@ -27,8 +27,8 @@ from levelfield.store import Store
 from levelfield.training import order
 from levelfield.training.checks import check_workload
 from levelfield.training.program import Job, program
-from levelfield.training.slots import Segment, train
-from levelfield.trial import Direction, Point, Status, Trial
+from levelfield.training.slots import train
+from levelfield.trial import Direction, Point, Progress, Status, Trial
 from levelfield.workloads import Workload, convolution, get_workload, layers
 from levelfield.workloads.base import minimized
 from levelfield.workloads.convolution import conv
@@ -145,7 +145,7 @@ def job_of(
     return Job(workload, get_rule(rule), schedule, steps, batch_size, eval_interval, traced)
 
 
-def segments(job: Job, slots: int, points: list[Point]) -> list[Segment]:
+def segments(job: Job, slots: int, points: list[Point]) -> list[Progress]:
     queue = iter(points)
     return list(train(program(job, slots), lambda: next(queue, None)))
 

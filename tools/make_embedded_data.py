@@ -1,4 +1,4 @@
-"""Make the embedded data sets from the publishers' files (see src/levelfield/workloads/data/README.md).
+"""Make the built-in data sets from the publishers' files (see src/levelfield/workloads/data/README.md).
 
 python tools/make_embedded_data.py FASHION_MNIST_DIR WAR_AND_PEACE_TXT
 """
@@ -20,13 +20,14 @@ EXCERPT = 192_000
 
 
 def read_idx(path: Path) -> np.ndarray:
+    """Read a gzipped IDX file, the format of MNIST."""
     content = gzip.decompress(path.read_bytes())
     shape = np.frombuffer(content, ">u4", count=content[3], offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
 
 
 def halve(images: np.ndarray) -> np.ndarray:
-    """28×28 → 14×14: the mean of each 2×2 block, rounded."""
+    """Reduce 28×28 images to 14×14 by averaging each 2×2 block, rounded."""
     return np.round(images.reshape(-1, 14, 2, 14, 2).mean((2, 4))).astype(np.uint8)
 
 
@@ -39,7 +40,7 @@ def fashion_mini(folder: Path) -> None:
         "images": halve(np.concatenate([images, test_images])),
         "labels": np.concatenate([labels, test_labels]),
     }
-    # As np.savez_compressed, but with fixed time stamps: the same bytes every time.
+    # Like np.savez_compressed, but with a fixed timestamp, so that the bytes are the same every time.
     with zipfile.ZipFile(OUT / "fashion_mini.npz", "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
@@ -50,7 +51,7 @@ def fashion_mini(folder: Path) -> None:
 
 def tolstoi_mini(path: Path) -> None:
     text = path.read_bytes().decode("utf-8").replace("\r\n", "\n")
-    start = text.index("CHAPTER I")  # skips the publisher's preamble
+    start = text.index("CHAPTER I")  # skip the publisher's preamble
     (OUT / "tolstoi_mini.txt.xz").write_bytes(
         lzma.compress(text[start : start + EXCERPT].encode(), preset=9 | lzma.PRESET_EXTREME)
     )

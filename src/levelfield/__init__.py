@@ -5,7 +5,7 @@
     comparison = lf.compare(study, store="trials.db")
     comparison.table()
 
-Names are imported when first used, so that importing levelfield itself loads no JAX.
+Names are imported on first use, so importing levelfield itself loads no JAX.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from levelfield.analysis.best_of import Estimate, best_of
-    from levelfield.analysis.outcomes import Outcome, Target
-    from levelfield.comparison import Comparison, compare
+    from levelfield.analysis.outcomes import Outcome
+    from levelfield.comparison import Comparison, compare, ladder, refine, rerun_study
     from levelfield.data import Data
     from levelfield.errors import LevelfieldError
+    from levelfield.executors.base import Executor
     from levelfield.hyperparameters import Hyperparameter
-    from levelfield.protocols import ladder
-    from levelfield.refinement import refine
-    from levelfield.rerun import rerun_study
     from levelfield.rules import optimizer, register_rule
     from levelfield.store import Store
     from levelfield.study import Study, load_study
@@ -30,32 +28,34 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
     from levelfield.taxonomy.order import inclusions
     from levelfield.taxonomy.verify import verify
+    from levelfield.trial import Target
     from levelfield.workloads import Workload, register_workload
 
-_HOME = {
+_MODULES = {
     "Comparison": "comparison",
     "Data": "data",
     "Estimate": "analysis.best_of",
+    "Executor": "executors.base",
     "Hyperparameter": "hyperparameters",
     "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",
     "Store": "store",
     "Study": "study",
-    "Target": "analysis.outcomes",
+    "Target": "trial",
     "Workload": "workloads",
     "best_of": "analysis.best_of",
     "compare": "comparison",
     "coverage": "taxonomy.coverage",
     "inclusions": "taxonomy.order",
-    "ladder": "protocols",
+    "ladder": "comparison",
     "load_study": "study",
     "optimizer": "rules",
-    "refine": "refinement",
+    "refine": "comparison",
     "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
-    "rerun_study": "rerun",
+    "rerun_study": "comparison",
     "simulate": "taxonomy.inclusions",
     "verify": "taxonomy.verify",
 }
@@ -64,6 +64,7 @@ __all__ = [
     "Comparison",
     "Data",
     "Estimate",
+    "Executor",
     "Hyperparameter",
     "Inclusion",
     "LevelfieldError",
@@ -90,9 +91,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'levelfield' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"levelfield.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"levelfield.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

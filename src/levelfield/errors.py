@@ -1,14 +1,14 @@
-"""What can go wrong, in one tree. The library raises these; the CLI prints one line and exits.
+"""The exceptions, in one tree. The library raises them; the CLI prints one line and exits.
 
 LevelfieldError
-├── UsageError            what the user gave cannot be used; nothing was written (exit code 2)
+├── UsageError            invalid input; nothing was written (exit code 2)
 │   ├── StudyError        a study, or a value in it
 │   ├── SpaceError        a search space, or a hyperparameter in it
-│   ├── UnknownName       a name that does not exist, with the closest ones that do
-│   ├── StoreError        a store that is none, cannot be used, or is newer than this version
-│   │   └── NoStore       a store that is not there yet
-│   └── DataError         data that are missing, broken or not what they should be
-├── SearchExhausted       no more points to try, and the pool is still not full (exit code 1)
+│   ├── UnknownName       a name that does not exist, with the closest names that do
+│   ├── StoreError        a store that cannot be used, or is newer than this version
+│   │   └── NoStore       a store that does not exist yet
+│   └── DataError         data that are missing, damaged or not what they should be
+├── SearchExhausted       no points are left to try and the pool is not full (exit code 1)
 └── OutOfMemory           not even one trial fits on the device (exit code 1)
 """
 
@@ -39,8 +39,8 @@ class StoreError(UsageError):
 
 
 class NoStore(StoreError):
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name}: {what}")
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
         self.name = name
 
 
@@ -59,19 +59,24 @@ class OutOfMemory(LevelfieldError):
 class UnknownName(UsageError):
     @classmethod
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
-        """``name`` is none of ``known``: say so and suggest the nearest."""
-        return cls(f"no {kind} is called {name!r}{suggestion(name, sorted(known))}")
+        """Return an error that says that a name is unknown and suggests the closest one.
+
+        >>> print(UnknownName.of("metric of wilson", "loss", ["train_loss"]))
+        unknown metric 'loss' of wilson; did you mean 'train_loss'?
+        """
+        noun, of, owner = kind.partition(" of ")
+        return cls(f"unknown {noun} {name!r}{of}{owner}{suggestion(name, sorted(known))}")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The tail of an "unknown name" message.
+    """Return the end of an "unknown name" message.
 
     >>> suggestion("adma", ["adam", "sgd"])
     "; did you mean 'adam'?"
     >>> suggestion("xyz", ["adam", "sgd"])
-    '; known: adam, sgd'
+    '; expected one of: adam, sgd'
     """
     known = list(known)
     if close := difflib.get_close_matches(name, known, n=1):
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
+    return f"; expected one of: {', '.join(known)}" if known else ""

@@ -1,4 +1,4 @@
-"""Stored trials as a table: one row a trial, or one a recorded step."""
+"""Stored trials as a table: one row for each trial, or one for each recorded step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from levelfield.errors import UsageError
-from levelfield.runner import pool_window
+from levelfield.pool import pool_window
 from levelfield.store import Store
 from levelfield.study import Study
 
@@ -17,9 +17,9 @@ FORMATS = (".parquet", ".csv")
 
 
 def trials_frame(study: Study, store: Store, *, curves: bool = False) -> polars.DataFrame:
-    """Every stored trial of the study's optimizers, whether in the pool or beyond it.
+    """Return every stored trial of the study's optimizers, in the pool or beyond it.
 
-    A row is a trial with its metrics at the last step, or with ``curves`` a recorded step of one.
+    A row is a trial with its metrics at the last step, or with ``curves`` a recorded step of a trial.
     """
     import polars
 
@@ -28,7 +28,7 @@ def trials_frame(study: Study, store: Store, *, curves: bool = False) -> polars.
         trials = store.trials(study.identity(name))
         window = pool_window({trial.point.index: trial.status for trial in trials}, study.pool)
         for trial in trials:
-            about = {
+            description = {
                 "optimizer": name,
                 "index": trial.point.index,
                 "status": trial.status.value,
@@ -39,25 +39,25 @@ def trials_frame(study: Study, store: Store, *, curves: bool = False) -> polars.
             }
             for i in range(len(trial.curve.steps)) if curves else [-1]:
                 metrics = {metric: float(values[i]) for metric, values in trial.curve.values.items()}
-                rows.append(about | {"step": int(trial.curve.steps[i])} | metrics)
+                rows.append(description | {"step": int(trial.curve.steps[i])} | metrics)
     columns = list(dict.fromkeys(key for row in rows for key in row))  # not every optimizer has every column
     return polars.DataFrame([{key: row.get(key) for key in columns} for row in rows], infer_schema_length=None)
 
 
 def check_format(path: Path) -> None:
     if path.suffix not in FORMATS:
-        raise UsageError(f"{path}: unknown format {path.suffix!r}; end the name in {' or '.join(FORMATS)}")
+        raise UsageError(f"{path}: unknown format {path.suffix!r}; expected a name that ends in {' or '.join(FORMATS)}")
 
 
 def write_trials(study: Study, store: Store, path: Path, *, curves: bool = False) -> int:
-    """Write the trials to a Parquet or CSV file; returns how many rows."""
+    """Write the trials to a Parquet or CSV file and return the number of rows."""
     check_format(path)
     frame = trials_frame(study, store, curves=curves)
     if frame.is_empty():
-        raise UsageError(f"{study.name}: no trial of this study, as given, is stored; 'levelfield run' trains them")
+        raise UsageError(f"{study.name}: the store has no trials of this study with these settings; run it first")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.write_parquet(path) if path.suffix == ".parquet" else frame.write_csv(path)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from None
+        raise UsageError(f"{path}: cannot write the file ({error.strerror or error})") from None
     return len(frame)

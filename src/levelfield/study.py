@@ -1,4 +1,4 @@
-"""Studies: one workload, several optimizers, a budget. TOML in and out; identity by content."""
+"""Studies: one workload, several optimizers, a budget. A trial's identity follows from the study's content."""
 
 from __future__ import annotations
 
@@ -6,67 +6,66 @@ import hashlib
 import json
 import math
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.hyperparameters import Hyperparameter, check_domain
 from levelfield.rules import Rule, get_rule
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
+from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
+from levelfield.trial import Target
 from levelfield.user_code import run_code
 from levelfield.workloads import Workload, get_workload
 
-# What every object has in JavaScript: the page's charts look optimizers up by name.
-_RESERVED = {
-    "__proto__",
-    "constructor",
-    "hasOwnProperty",
-    "isPrototypeOf",
-    "propertyIsEnumerable",
-    "toLocaleString",
-    "toString",
-    "valueOf",
-}
+__all__ = ["Optimizer", "Refined", "Study", "built_in_studies", "digest", "load_study", "optimizer_table"]
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A rule plus which of its hyperparameters are free, and over which ranges."""
+    """A rule, which of its hyperparameters are free, and their ranges."""
 
     name: str
     rule: Rule
     schedule: str
     space: Space
     protocol: str = ""
-    corrected: Mapping[str, str] = field(default_factory=dict)  # axis → what its source had printed wrongly
+    corrected: Mapping[str, str] = field(default_factory=dict)  # axis → what the source printed wrongly
 
     def spec(self) -> dict[str, Any]:
-        """The optimizer as a study file writes it, its schedule's table apart."""
-        schedule = {name: dim for name, dim in self.space.spec().items() if name in SCHEDULES[self.schedule]}
-        table = {name: dim for name, dim in self.space.spec().items() if name not in schedule}
-        about: dict[str, Any] = {"rule": self.rule.name} | ({"protocol": self.protocol} if self.protocol else {})
-        about |= {"corrected": dict(self.corrected)} if self.corrected else {}
-        return about | table | {"schedule": {"kind": self.schedule} | schedule}
+        """Return the optimizer's table as a study file writes it."""
+        return optimizer_table(self, self.space.spec())
 
 
-class Target(BaseModel):
-    """The value of a metric that counts as reached."""
+def optimizer_table(
+    optimizer: Optimizer, values: Mapping[str, Any], schedule: str | None = None, protocol: str | None = None
+) -> dict[str, Any]:
+    """Return a study file's table for an optimizer's rule with other values or ranges.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    metric: str
-    value: FiniteFloat
+    The schedule's values go into a table of their own. ``schedule`` and ``protocol`` default to the optimizer's.
+    """
+    kind = optimizer.schedule if schedule is None else schedule
+    protocol = optimizer.protocol if protocol is None else protocol
+    corrected = {key: note for key, note in optimizer.corrected.items() if values.get(key) == _spec_of(optimizer, key)}
+    table: dict[str, Any] = {"rule": optimizer.rule.name}
+    table |= {"protocol": protocol} if protocol else {}
+    table |= {"corrected": corrected} if corrected else {}
+    scheduled = {key: value for key, value in values.items() if key in SCHEDULES[kind]}
+    table |= {key: value for key, value in values.items() if key not in SCHEDULES[optimizer.schedule]}
+    return table | {"schedule": {"kind": kind} | scheduled}
+
+
+def _spec_of(optimizer: Optimizer, key: str) -> Any:
+    return optimizer.space.spec().get(key)
 
 
 class Refined(BaseModel):
-    """A range that was changed for what the trials of an earlier study showed."""
+    """A range that was changed because of what the trials of an earlier study showed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str  # the earlier one
@@ -75,35 +74,40 @@ class Refined(BaseModel):
     before: Any  # the dimension, as a study file writes it
     after: Any
     verdict: str
-    trials: Annotated[int, Field(ge=0, strict=True)]  # spent on it
+    trials: Annotated[int, Field(ge=0, strict=True)]  # that the verdict is based on
 
 
-Count = Annotated[int, Field(ge=1, lt=2**31, strict=True)]  # steps are counted in int32
+def _whole(value: Any) -> Any:
+    """Accept 1e3 where an integer is expected."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**31, strict=True)]  # steps are counted in int32
 
 
 class Study(BaseModel):
     """One workload, several optimizers, a step budget, K, N, a target and a seed.
 
-    Keyword arguments have the shape of a study file. Whatever is wrong is refused here, in one line.
+    Keyword arguments have the shape of a study file. Invalid content raises a one-line StudyError.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     name: str = "study"
     description: str = ""
-    code: str | None = None  # a Python file that registers workloads, rules and inclusions of one's own
+    code: str | None = None  # a Python file that registers custom workloads, rules and inclusions
     workload: str
     steps: Count
-    batch_size: Count  # default: the workload's, as the next two
+    batch_size: Count  # default: the workload's, like the next two
     eval_interval: Count
     select: str
     trials: Count
-    pool: Count
+    pool: Count = 1  # default: trials
     target: Target | None = None
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)] = 0
     search: Literal["quasirandom", "grid"] = "quasirandom"
-    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of another study: less than 1 marks a try, not a result
-    refined: tuple[Refined, ...] = ()  # how its spaces came to be, first to last
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # relative to another study; below 1 it is a dry run
+    refined: tuple[Refined, ...] = ()  # how its spaces came about, first to last
     schedule: dict[str, Any] = {"kind": "constant"}
     optimizers: dict[str, Any]
 
@@ -118,7 +122,7 @@ class Study(BaseModel):
     def _fill_in(cls, content: dict[str, Any]) -> dict[str, Any]:
         code = content.get("code")
         if not isinstance(content.get("workload"), str) or not isinstance(code, str | None):
-            return content  # refused by the field itself
+            return content  # the field's own validator refuses it
         if code is not None:
             content = content | {"code": run_code(code)}
         workload = get_workload(content["workload"])
@@ -127,30 +131,30 @@ class Study(BaseModel):
             "eval_interval": workload.eval_interval,
             "select": workload.select,
         }
-        if "trials" in content:
-            defaults["pool"] = content["trials"]
         return defaults | content
 
     @model_validator(mode="after")
     def _check(self) -> Study:
         workload = get_workload(self.workload)
+        if "pool" not in self.model_fields_set:
+            self.__dict__["pool"] = self.trials
         if not self.name.isprintable() or "/" in self.name or not self.name.strip(". "):
-            raise StudyError(f"name = {self.name!r}: results go into a folder of this name; choose a plainer one")
+            raise StudyError(f"name = {self.name!r}: expected a valid folder name, because results are stored under it")
         if self.trials > self.pool:
             raise StudyError(
-                f"trials = {self.trials} exceeds pool = {self.pool}: the best of K trials is estimated from a "
-                f"pool of at least K; raise pool or lower trials"
+                f"trials = {self.trials} exceeds pool = {self.pool}: the best of K trials is estimated from a pool of "
+                f"at least K; raise pool or lower trials"
             )
         for metric in [self.select, *([self.target.metric] if self.target else [])]:
             if metric not in workload.metrics:
                 raise UnknownName.of(f"metric of {workload.name}", metric, workload.metrics)
         if not self.optimizers:
-            raise StudyError("optimizers is empty: a study needs at least one [optimizers.name] table")
+            raise StudyError("optimizers is empty: expected at least one [optimizers.NAME] table")
         for name, table in self.optimizers.items():
-            if name.startswith("@") or name in _RESERVED:
-                raise StudyError(f"optimizers.{name}: charts keep this name for themselves; choose another")
             if not name or name != name.strip() or not name.isprintable() or "," in name:
-                raise StudyError(f"optimizers.{name!r}: no command could name it; use printable characters, no comma")
+                raise StudyError(
+                    f"optimizers.{name!r}: expected printable characters without commas or surrounding spaces"
+                )
             try:
                 self.optimizers[name] = _optimizer(name, table, self.schedule, workload)
                 self._check_grid(self.optimizers[name])
@@ -161,51 +165,46 @@ class Study(BaseModel):
     def _check_grid(self, optimizer: Optimizer) -> None:
         if self.search != "grid":
             return
-        for one in optimizer.space.free:
-            if math.isinf(one.dimension.size):
-                raise SpaceError(f"{one.key} is a range: a grid needs a choice, an integer range or a value")
+        for axis in optimizer.space.free:
+            if math.isinf(axis.dimension.size):
+                raise SpaceError(f"{axis.key} is a range; a grid needs a choice, an integer range or a fixed value")
         if self.pool > (size := optimizer.space.size):
-            raise StudyError(f"pool = {self.pool} exceeds the grid's {size} points: lower pool")
+            raise StudyError(f"pool = {self.pool} exceeds the grid's {size} points; lower pool")
 
     def optimizer(self, name: str) -> Optimizer:
         if name not in self.optimizers:
             raise UnknownName.of("optimizer of this study", name, self.optimizers)
-        found: Optimizer = self.optimizers[name]
-        return found
+        optimizer: Optimizer = self.optimizers[name]
+        return optimizer
 
-    def full(self, optimizer: str, feasible: int, tried: int) -> bool:
-        """Whether an optimizer's pool holds N feasible trials, or all that its grid has."""
-        return feasible >= self.pool or (self.exhausted(optimizer, tried) and feasible > 0)
-
-    def exhausted(self, optimizer: str, tried: int) -> bool:
-        """Whether there is no point left to try."""
-        return self.search == "grid" and tried >= self.optimizer(optimizer).space.size
+    def points(self, optimizer: str) -> float:
+        """Return how many points an optimizer's search has: the size of its grid, or infinity."""
+        return self.optimizer(optimizer).space.size if self.search == "grid" else math.inf
 
     def domain(self, optimizer: str, hyperparameter: str) -> Hyperparameter:
-        """What a hyperparameter of an optimizer may be: its rule's, its schedule's or its workload's."""
+        """Return which values a hyperparameter of an optimizer may take: its rule's, schedule's or workload's."""
         chosen = self.optimizer(optimizer)
-        return _known(chosen.rule, chosen.schedule, get_workload(self.workload))[hyperparameter]
+        return _domains(chosen.rule, chosen.schedule, get_workload(self.workload))[hyperparameter]
 
     def replace(self, **changes: Any) -> Study:
-        """The study with some fields changed, checked again; ``None`` leaves a field as it is.
+        """Return the study with some fields changed and checked again; ``None`` leaves a field unchanged.
 
-        A new schedule is every optimizer's.
+        A new schedule applies to every optimizer. A pool that was never given follows ``trials``.
         """
         content = self.spec()
+        if "pool" not in self.model_fields_set:
+            del content["pool"]
         if changes.get("schedule") is not None:
-            content["optimizers"] = {
-                name: {key: value for key, value in table.items() if key != "schedule"}
-                for name, table in content["optimizers"].items()
-            }
+            content["optimizers"] = {name: without_schedule(table) for name, table in content["optimizers"].items()}
         return Study(**content | {key: value for key, value in changes.items() if value is not None})
 
     def scaled(self, factor: float) -> Study:
-        """The study in small, to try its whole path: steps, trials and pool shrink together.
+        """Return a dry run of the study: fewer steps, trials and a smaller pool by the same factor.
 
-        Schedules shrink with the steps, since their lengths are shares of them.
+        Schedules shrink with the steps, because their lengths are fractions of them.
         """
         if not 0 < factor <= 1:
-            raise StudyError(f"scale = {factor:g}: give a share of the study, above 0 and at most 1")
+            raise StudyError(f"scale = {factor:g}: expected a number above 0 and at most 1")
 
         def shrunk(count: int) -> int:
             return max(1, round(count * factor))
@@ -213,49 +212,31 @@ class Study(BaseModel):
         if factor == 1:
             return self
         counts = {name: shrunk(getattr(self, name)) for name in ("steps", "trials", "pool")}
-        # Evaluations do not get cheaper: they stay as far apart, but for the few that a curve needs.
+        # Evaluations do not get cheaper, so they stay as far apart, except for the few that a curve needs.
         interval = min(self.eval_interval, -(-counts["steps"] // 4))
         name = f"{self.name}_{factor:g}x"
         return self.replace(name=name, scale=self.scale * factor, eval_interval=interval, **counts)
 
     def only(self, names: Iterable[str]) -> Study:
-        """The study with some of its optimizers."""
+        """Return the study with some of its optimizers."""
         return self.replace(optimizers={name: self.optimizer(name).spec() for name in names})
 
     def spec(self) -> dict[str, Any]:
-        """The study as a file holds it, with every default written out."""
+        """Return the study as a file holds it, with every default written out."""
         content = self.model_dump(exclude={"optimizers", "schedule", "refined"}, exclude_none=True)
         if self.refined:
-            content["refined"] = [each.model_dump() for each in self.refined]
-        return content | {"optimizers": {name: each.spec() for name, each in self.optimizers.items()}}
+            content["refined"] = [change.model_dump() for change in self.refined]
+        return content | {"optimizers": {name: optimizer.spec() for name, optimizer in self.optimizers.items()}}
 
     def to_toml(self, folder: Path | None = None) -> str:
-        """A study file for a folder, or for that of its code.
-
-        It has a line for each hyperparameter; the schedule apart, where all have the same.
-        """
+        """Return the study as a file for a folder, by default the folder of its code."""
         content = self.spec()
         if self.code:
             content["code"] = os.path.relpath(self.code, Path(folder or Path(self.code).parent).resolve())
-        tables, log = content.pop("optimizers"), content.pop("refined", [])
-        schedules = [table["schedule"] for table in tables.values()]
-        shared = schedules[0] if schedules.count(schedules[0]) == len(schedules) else None
-        lines = [f"{_toml(key)} = {_inline(value)}" for key, value in content.items()]
-        if shared:
-            tables = {
-                name: {key: value for key, value in table.items() if key != "schedule"}
-                for name, table in tables.items()
-            }
-            lines += ["", "[schedule]", *(f"{_toml(key)} = {_inline(value)}" for key, value in shared.items())]
-        for name, table in tables.items():
-            lines += ["", f"[optimizers.{_toml(name)}]"]
-            lines += [f"{_toml(key)} = {_inline(value)}" for key, value in table.items()]
-        for entry in log:
-            lines += ["", "[[refined]]", *(f"{_toml(key)} = {_inline(value)}" for key, value in entry.items())]
-        return "\n".join(lines) + "\n"
+        return to_toml(content)
 
     def definition(self, name: str) -> dict[str, Any]:
-        """All that defines the trials of an optimizer. K, N, the target and display names are no part of it."""
+        """Return everything that defines an optimizer's trials. K, N, the target and display names do not."""
         optimizer = self.optimizer(name)
         return {
             "workload": self.workload,
@@ -271,25 +252,18 @@ class Study(BaseModel):
         } | ({"rule_version": optimizer.rule.version} if optimizer.rule.version != 1 else {})
 
     def identity(self, name: str) -> str:
-        """A digest of the definition: equal where the trials are the same, whatever the study."""
+        """Return a digest of the definition: equal where the trials are the same, whatever the study."""
         return digest(self.definition(name))
 
-
-def _toml(key: str) -> str:
-    return tomli_w.dumps({key: 0}).removesuffix(" = 0\n")
-
-
-def _inline(value: Any) -> str:
-    """A value of a study file in one line."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(key)} = {_inline(each)}" for key, each in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_inline(each) for each in value) + "]"
-    return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")
+    def cost(self) -> dict[str, Any]:
+        """Return what the study costs if every trial is feasible, and what it searches."""
+        trials = len(self.optimizers) * self.pool
+        free = {name: [axis.key for axis in optimizer.space.free] for name, optimizer in self.optimizers.items()}
+        return {"trials": trials, "trial_steps": trials * self.steps, "free": free}
 
 
 def digest(content: Any) -> str:
-    """A stable digest of plain content; whole numbers and floats of the same value agree."""
+    """Return a stable digest of plain content; integers and floats of the same value agree."""
     canonical = json.dumps(_floats(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
@@ -305,120 +279,94 @@ def _floats(content: Any) -> Any:
 
 
 def load_study(source: str | Path) -> Study:
-    """A study from a TOML file, or a built-in one by name."""
-    path = Path(source)
+    """Load a study from a TOML file, or a built-in one by name."""
+    content = read_study(source)
     try:
-        there = path.is_file()
-    except OSError as error:
-        raise StudyError(f"{source}: cannot be read ({error.strerror})") from None
-    if path.suffix == ".toml" or there:
-        if not there:
-            raise StudyError(f"{source}: no such file")
-        text, name = _read(path), path.stem
-    elif str(source) in (known := built_in_studies()):
-        text, name = known[str(source)].read_text("utf-8"), str(source)
-    elif Path(f"{source}.toml").is_file():
-        raise StudyError(f"no study is called {str(source)!r}; did you mean the file {source}.toml?")
-    else:
-        raise UnknownName.of("study", str(source), known)
-    try:
-        content = tomllib.loads(text)
-        if isinstance(content.get("code"), str):
-            content["code"] = str(path.parent / content["code"])
-        return Study(**{"name": name} | content)
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{source}: not valid TOML: {error}") from None
+        return Study(**content)
     except (StudyError, SpaceError, UnknownName) as error:
         raise StudyError(f"{source}: {error}") from None
-
-
-def built_in_studies() -> dict[str, Any]:
-    """Name → file of each study that comes with levelfield."""
-    folder = resources.files("levelfield") / "studies"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return {file.name.removesuffix(".toml"): file for file in files}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8-sig")  # some editors begin a file with a mark of its encoding
-    except UnicodeDecodeError as error:
-        raise StudyError(f"{path}: not valid TOML: no UTF-8 text ({error.reason} at byte {error.start})") from None
-    except OSError as error:
-        raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workload: Workload) -> Optimizer:
     if isinstance(table, Optimizer):
         return table
     if not isinstance(table, Mapping):
-        raise StudyError(f"{table!r} is no table of hyperparameters")
+        raise StudyError(f"{table!r}: expected a table of hyperparameters")
     table = dict(table)
     rule = get_rule(_text(table, "rule", name))
     if "learning_rate" not in rule.hyperparameters:
-        raise StudyError(f"rule {rule.name} takes no learning_rate, which is what a schedule schedules")
+        raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
     protocol = _text(table, "protocol", "")
     corrected = table.pop("corrected", {})
-    own = table.pop("schedule", {})
-    if not isinstance(own, Mapping):
-        raise StudyError(f'schedule = {own!r} is no table: write schedule = {{ kind = "linear", … }}')
-    # An optimizer's own schedule refines the study's, or replaces it where it is of another kind.
-    shared = study_schedule.get("kind", "constant")
-    kind = own.get("kind", shared)
-    schedule = {**(study_schedule if kind == shared else {}), **own}
-    schedule.pop("kind", None)
-    if not isinstance(kind, str) or kind not in SCHEDULES:
-        raise UnknownName.of("schedule", str(kind), SCHEDULES)
-    for key in schedule:
-        if key not in SCHEDULES[kind]:
-            raise StudyError(f"schedule.{key}: a {kind} schedule has no such value{suggestion(key, SCHEDULES[kind])}")
-    for key in SCHEDULES[kind]:
-        if key not in schedule:
-            raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
+    kind, schedule = _schedule(table.pop("schedule", {}), study_schedule)
     for key in table.keys() & schedule.keys():
-        raise StudyError(f"{key} is given twice, in the optimizer's table and in its schedule: keep the schedule's")
-    # Weight decay is one or the other's, never both: a rule that has its own keeps the workload's out.
+        raise StudyError(f"{key} is given both in the optimizer's table and in its schedule; keep the schedule's")
+    # Weight decay belongs to the rule or the workload, never to both: a rule's own takes precedence.
     for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys() - {"weight_decay"}):
-        raise StudyError(f"{both} is a hyperparameter of both {rule.name} and {workload.name}: rename the workload's")
+        raise StudyError(f"{both} is a hyperparameter of both {rule.name} and {workload.name}; rename the workload's")
     space = Space.parse(table | schedule)
-    known = _known(rule, kind, workload)
-    for one in space:
-        if one.name not in known:
-            raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", one.name, known)
-        check_domain(one, known[one.name])
-    for needed, about in known.items():
-        if about.required and needed not in space.names:
+    domains = _domains(rule, kind, workload)
+    for axis in space:
+        if axis.name not in domains:
+            raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", axis.name, domains)
+        check_domain(axis, domains[axis.name])
+    for needed, domain in domains.items():
+        if domain.required and needed not in space.names:
             raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")
     if not isinstance(corrected, Mapping):
-        raise StudyError(f"corrected = {corrected!r} is no table from a hyperparameter to what was corrected")
+        raise StudyError(f"corrected = {corrected!r}: expected a table from hyperparameters to notes")
     for key in corrected:
-        if key not in (keys := [one.key for one in space]):
+        if key not in (keys := [axis.key for axis in space]):
             raise UnknownName.of("axis of this space", key, keys)
-    return Optimizer(name, rule, kind, space, protocol, {key: str(text) for key, text in corrected.items()})
+    return Optimizer(name, rule, kind, space, protocol, {key: str(note) for key, note in corrected.items()})
 
 
-def _known(rule: Rule, schedule: str, workload: Workload) -> dict[str, Hyperparameter]:
+def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return an optimizer's kind of schedule and its values.
+
+    The optimizer's own table refines the study's, or replaces it if the two are of different kinds.
+    """
+    if not isinstance(own, Mapping):
+        raise StudyError(f'schedule = {own!r}: expected a table such as {{ kind = "linear", … }}')
+    shared_kind = shared.get("kind", "constant")
+    kind = own.get("kind", shared_kind)
+    values = {**(shared if kind == shared_kind else {}), **own}
+    values.pop("kind", None)
+    if not isinstance(kind, str) or kind not in SCHEDULES:
+        raise UnknownName.of("schedule", str(kind), SCHEDULES)
+    for key in values:
+        if key not in SCHEDULES[kind]:
+            raise StudyError(f"schedule.{key}: unknown value of a {kind} schedule{suggestion(key, SCHEDULES[kind])}")
+    for key in SCHEDULES[kind]:
+        if key not in values:
+            raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
+    return kind, values
+
+
+def _domains(rule: Rule, schedule: str, workload: Workload) -> dict[str, Hyperparameter]:
     return {**workload.hyperparameters, **SCHEDULES[schedule], **rule.hyperparameters}
 
 
 def _text(table: dict[str, Any], key: str, default: str) -> str:
     value = table.pop(key, default)
     if not isinstance(value, str):
-        raise StudyError(f"{key} = {value!r} must be a string")
+        raise StudyError(f"{key} = {value!r}: expected a string")
     return value
 
 
 def _one_line(error: ValidationError) -> str:
-    """Pydantic's chief complaint as a sentence: the field, what it got, what to do."""
-    # A misspelt field is missing, too: the spelling comes first.
-    first, *_ = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    field = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        *within, last = first["loc"]
-        parts: dict[str, type[BaseModel]] = {"target": Target, "refined": Refined}
-        of = parts.get(str(within[0]), Study) if within else Study
-        return f"{field!r} is no field of a {of.__name__.lower()}{suggestion(str(last), of.model_fields)}"
+    """Return pydantic's first complaint as a sentence: the field, what it got, what to do."""
+    unknown = ("extra_forbidden", "unexpected_keyword_argument")
+    # A misspelled field is also missing: report the spelling first.
+    first, *_ = sorted(error.errors(include_url=False), key=lambda complaint: complaint["type"] not in unknown)
+    path = ".".join(str(part) for part in first["loc"])
+    if first["type"] in unknown:
+        *parents, last = first["loc"]
+        fields = {"target": ("metric", "value"), "refined": Refined.model_fields}
+        parent = str(parents[0]) if parents else "study"
+        return f"unknown field {path!r}{suggestion(str(last), fields.get(parent, Study.model_fields))}"
     if first["type"] == "missing":
-        return f"{field} is missing: a study needs it"
+        return f"{path} is missing: a study needs it"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{field} = {first['input']!r}: {first['msg'].lower()}{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{path} = {first['input']!r}: {message[0].lower() + message[1:]}{more}"

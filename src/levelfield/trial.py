@@ -1,7 +1,8 @@
-"""The records that travel between search, training, store and analysis."""
+"""The records that search, training, store and analysis exchange."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -22,10 +23,27 @@ class Direction(StrEnum):
     MINIMIZE = "minimize"
     MAXIMIZE = "maximize"
 
+    @property
+    def sign(self) -> int:
+        """What to multiply a metric by so that lower is better."""
+        return -1 if self is Direction.MAXIMIZE else 1
+
+
+@dataclass(frozen=True)
+class Target:
+    """The value of a metric that counts as reached."""
+
+    metric: str
+    value: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"value = {self.value}: expected a finite number")
+
 
 @dataclass(frozen=True)
 class Point:
-    """The index-th point of an optimizer's space, and the seed its trial trains with."""
+    """The index-th point of an optimizer's space, and the seed that its trial trains with."""
 
     index: int
     hyperparameters: Hyperparameters
@@ -40,23 +58,23 @@ class Curve:
     values: Mapping[str, np.ndarray]
 
     def final(self, metric: str) -> float:
-        """The metric at the last step; NaN where it was not measured."""
+        """Return the metric at the last step, or NaN if it was not measured."""
         return self.at(metric)
 
     def at(self, metric: str, step: int | None = None) -> float:
-        """The metric at the last step, or at the last evaluation up to a step."""
+        """Return the metric at the last step, or at the last evaluation up to a step."""
         last = len(self.steps) if step is None else int(self.steps.searchsorted(step, side="right"))
         return float(self.values[metric][last - 1]) if last and metric in self.values else float("nan")
 
     def until(self, step: int) -> Curve:
-        """The evaluations up to a step."""
+        """Return the evaluations up to a step."""
         last = int(self.steps.searchsorted(step, side="right"))
         return Curve(self.steps[:last], {metric: values[:last] for metric, values in self.values.items()})
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One training at a point. ``seconds`` is its share of the device's time."""
+    """One training run at a point. ``seconds`` is its share of the device's time."""
 
     point: Point
     status: Status
@@ -67,3 +85,14 @@ class Trial:
     @property
     def feasible(self) -> bool:
         return self.status is Status.FEASIBLE
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a stretch of training brought."""
+
+    finished: list[Trial] = field(default_factory=list)
+    running: int = 0  # trials in flight
+    trial_steps: int = 0  # steps trained in this stretch, over all trials
+    seconds: float = 0.0  # that the stretch took
+    note: str = ""  # something the user should know; mostly empty

@@ -17,9 +17,10 @@ from scipy import stats
 
 from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_number, format_range
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
-from levelfield.words import show_number, show_range
 
 BORDER = 0.1  # of a range: closer to its end is at the border
 LIKELY = 0.5  # probability of the best of K at a border from which on the range is to be widened
@@ -91,18 +92,27 @@ class Boundary:
             chance = self.lower if self.place is Place.LOWER else self.upper
             leaning = "" if chance >= LIKELY else ", and good trials lean to it"
             by = ", by the fall of the training loss" if self.by_loss else ""
-            said += f" of {show_range(self.axis.dimension)} ({chance:.0%} of the best of K{by}{leaning})"
+            said += f" of {format_range(self.axis.dimension)} ({chance:.0%} of the best of K{by}{leaning})"
             if not self.proposal:
                 return f"{said}, its legal limit"
-            return f"{said}: {self._change} to {show_range(self.proposal)}"
+            return f"{said}: {self._change} to {format_range(self.proposal)}"
         if self.proposal:
             low, high = self.good
-            said += f" (the good trials lie in {show_number(low)} … {show_number(high)})"
-            return f"{said}: narrow to {show_range(self.proposal)}"
+            said += f" (the good trials lie in {format_number(low)} … {format_number(high)})"
+            return f"{said}: narrow to {format_range(self.proposal)}"
         return said
 
 
-def boundaries(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperparameter], k: int) -> list[Boundary]:
+def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
+    """Judge every axis of every optimizer of a study by its trials."""
+    study, verdicts = results.study, []
+    for name, outcome in results.outcomes.items():
+        axes = tuple(study.optimizer(name).space)
+        verdicts += judge_axes(outcome, axes, [study.domain(name, axis.name) for axis in axes], results.k(k))
+    return verdicts
+
+
+def judge_axes(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperparameter], k: int) -> list[Boundary]:
     """Judge the axes of a space by the trials of a pool."""
     nothing = _learned_nothing(outcome, [one for one in axes if one.dimension.free])
     ranked = _progress(outcome) if nothing else outcome.ranked()

@@ -11,9 +11,10 @@ import numpy as np
 
 from levelfield.analysis.best_of import best_of
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_number
 from levelfield.space import Axis
 from levelfield.trial import Direction, Trial
-from levelfield.words import show_number
 
 _INFEASIBLE = 0.5  # share of the trials
 _GOOD_TRIALS = 5  # that compete for the best of K
@@ -39,6 +40,17 @@ class Check:
 
     def __str__(self) -> str:
         return f"{self.optimizer}: {self.finding}" + ("" if self.healthy else f": {self.remedy}")
+
+
+def health(results: Results, k: int | None = None) -> list[Check]:
+    """Check every optimizer's search."""
+    study = results.study
+    answers: list[Check] = []
+    for name, outcome in results.outcomes.items():
+        more = "give the grid more points" if results.count(name).exhausted else "run a larger pool"
+        axes, trials = study.optimizer(name).space.free, results.trials[name]
+        answers += checks(outcome, trials, axes, results.k(k), results.reruns.get(name), more)
+    return answers
 
 
 def checks(
@@ -91,7 +103,7 @@ def _where(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
         if max(beyond, 1 - beyond) > best:
             best = max(beyond, 1 - beyond)
             middle = np.sort(values[failed])[(failed.sum() - (beyond > 0.5)) // 2]  # one of them, choices have no other
-            said = f", half of them at {axis.key} = {show_number(middle)} or {'above' if beyond > 0.5 else 'below'}"
+            said = f", half of them at {axis.key} = {format_number(middle)} or {'above' if beyond > 0.5 else 'below'}"
     return said
 
 

@@ -20,7 +20,7 @@ from levelfield.analysis.best_of import (
     weights,
 )
 from levelfield.errors import UnknownName, UsageError
-from levelfield.trial import Curve, Direction, Trial
+from levelfield.trial import Curve, Direction, Target, Trial
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,6 @@ class Reached(Estimate):
     """Steps to the target among the outcomes that reach it, and the probability that one does."""
 
     probability: float = float("nan")
-
-
-@dataclass(frozen=True)
-class Target:
-    metric: str
-    value: float
 
 
 @dataclass(frozen=True, eq=False)

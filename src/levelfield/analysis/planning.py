@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from levelfield.analysis.best_of import CLEAR
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import expected_best, several_ks
 from levelfield.errors import UsageError
+from levelfield.formatting import format_duration, format_metric, join_words, pluralize
 from levelfield.trial import Direction
-from levelfield.words import CLEAR, counted, listed, show_metric, show_time
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Stretch:
 
     @property
     def named(self) -> str:
-        said = [f"with {self.last}, not told apart from {listed(self.rivals)}"] if self.rivals else []
-        said += [f"mostly beaten by {listed(self.ahead)}, but better on average"] if self.ahead else []
+        said = [f"with {self.last}, not told apart from {join_words(self.rivals)}"] if self.rivals else []
+        said += [f"mostly beaten by {join_words(self.ahead)}, but better on average"] if self.ahead else []
         return f"{self.optimizer} ({'; '.join(said)})" if said else self.optimizer
 
 
@@ -64,11 +65,11 @@ class Plan:
     def sentences(self) -> list[str]:
         said = []
         if self.unknown:
-            said.append(f"Of {listed(self.unknown)} there is no trial to judge by.")
+            said.append(f"Of {join_words(self.unknown)} there is no trial to judge by.")
         if len(self.stretches) == 1:
             only = self.stretches[0]
             several = f"however many trials from {only.first} to {only.last}"
-            many = several if only.first < only.last else counted(only.last, "trial")
+            many = several if only.first < only.last else pluralize(only.last, "trial")
             said.append(f"Tune {only.named}, with {many}.")
         for i, each in enumerate(self.stretches if len(self.stretches) > 1 else []):
             if i == 0:
@@ -85,20 +86,20 @@ class Plan:
         return said
 
     def _shown(self, choice: Choice) -> str:
-        each = f"{show_time(3600 * choice.hours)} a trial"
+        each = f"{format_duration(3600 * choice.hours)} a trial"
         if not choice.trials:
             return f"  {choice.optimizer}: not one trial ({each})"
         more = "" if choice.enough else ", all of the pool; more trials would fit"
         return (
-            f"  {choice.optimizer}: {show_metric(self.select, choice.expected)} expected, "
-            f"the best of {counted(choice.trials, 'trial')} ({each}{more})"
+            f"  {choice.optimizer}: {format_metric(self.select, choice.expected)} expected, "
+            f"the best of {pluralize(choice.trials, 'trial')} ({each}{more})"
         )
 
 
 def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Plan:
     """Optimizers without a feasible trial take no part."""
     if gpu_hours is not None and not 0 < gpu_hours < math.inf:
-        raise UsageError(f"--gpu-hours {gpu_hours:g}: give a time above 0")
+        raise UsageError(f"gpu_hours = {gpu_hours:g}: expected a number above 0")
     ready = {name: outcome for name, outcome in outcomes.items() if np.isfinite(outcome.ranked()).any()}
     select = next(iter(outcomes.values())).select
     unknown = [name for name in outcomes if name not in ready]

@@ -6,13 +6,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.results import Results
 from levelfield.trial import Direction
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,15 @@ _LEAD = 0.1  # by which share of the repetitions one is to be the better one mor
 Columns = Mapping[str, Mapping[str, Entry]]
 
 
-def by_protocol(comparisons: Sequence[Comparison]) -> Columns:
+def by_protocol(studies: Sequence[Results]) -> Columns:
     """Protocol → rule → entry. An optimizer without a protocol goes by its study's name.
 
     Where two studies have a protocol of the same name, it goes by the study's, too. Where a protocol has two
     optimizers of one rule, each goes by its own name.
     """
     columns: dict[str, dict[str, Entry]] = {}
-    for comparison in comparisons:
-        study, taken = comparison.study, set(columns)
+    for results in studies:
+        study, taken = results.study, set(columns)
         labels = {name: study.optimizer(name).protocol or study.name for name in study.optimizers}
         while clashes := taken & set(labels.values()):
             labels = {name: f"{one} ({study.name})" if one in clashes else one for name, one in labels.items()}
@@ -63,7 +61,7 @@ def by_protocol(comparisons: Sequence[Comparison]) -> Columns:
             own = name.removesuffix(f" ({label})")  # as a ladder calls its rungs' optimizers
             key = rule if len(alike) == 1 and rule not in column else own
             key = key if key not in column else f"{name} ({study.name})"
-            column[key] = Entry(comparison.outcome(name), study.trials)
+            column[key] = Entry(results.outcome(name), study.trials)
     return columns
 
 

@@ -12,20 +12,20 @@ from levelfield.errors import LevelfieldError
 
 __all__ = ["app", "comparing", "listing", "main", "searching"]
 
-# click's ClickException: what is wrong with a command line. Typer keeps its own copy of click in newer versions.
-_CommandLineError: Any = typer.BadParameter.__mro__[2]
+# An invalid command line. Recent versions of typer bring their own copy of click, so take it from where typer does.
+_CommandLineError: Any = sys.modules[typer.BadParameter.__module__].ClickException
 
 
 def main() -> None:
-    """The entry point: the library raises, this prints one line and exits with its code."""
+    """Run a command: print the library's errors as one line and exit with their code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not know every sign we print
+            stream.reconfigure(errors="replace")  # not every terminal can show every character
     try:
         sys.exit(app(standalone_mode=False))
     except _CommandLineError as error:
-        said = error.format_message()
-        typer.echo(said if said.startswith("Usage:") else f"levelfield: {said}", err=True)
+        message = error.format_message()
+        typer.echo(message if message.startswith("Usage:") else f"levelfield: {message}", err=True)
         sys.exit(error.exit_code)
     except LevelfieldError as error:
         typer.echo(f"levelfield: {error}", err=True)

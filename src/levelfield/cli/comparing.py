@@ -1,4 +1,4 @@
-"""Run a study, compare, report, serve, check, export."""
+"""Commands on one study: compare, run, status, report, serve, check, export."""
 
 import signal
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from levelfield.cli.common import (
     on_study,
     open_store,
     print_json,
-    run_study,
+    showing_progress,
     slot_count,
     store_name,
 )
@@ -41,18 +41,29 @@ def compare(
     seed_inclusions: Annotated[
         bool,
         typer.Option(
-            "--seed-inclusions", help="Also train each special optimizer's best point by the ones that include it."
+            "--seed-inclusions",
+            help="Also train each special optimizer's best point with the optimizers that include it.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run what is missing of a study, then print the comparison and write report.html."""
-    failure = run_study(study, slots, executor, store_name(study, store, out))
-    if seed_inclusions:
-        _seed(study, slots, executor, store_name(study, store, out))
-    _report(study, store, out, as_json)
-    if failure:
-        raise failure
+    """Run what is missing of a study, print the comparison and write report.html."""
+    from levelfield import run
+    from levelfield.comparison import Comparison
+
+    location = store_name(study, store, out)
+    with showing_progress(study, location) as progress:
+        results, shortage = run.compare(
+            study,
+            location,
+            executor=executor,
+            slots=slot_count(slots),
+            listener=progress,
+            seed_inclusions=seed_inclusions,
+        )
+    _show(Comparison(results), folder(study, out), as_json)
+    if shortage:
+        raise shortage
 
 
 @app.command()
@@ -66,10 +77,14 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run what is missing of a study."""
-    failure = run_study(study, slots, executor, store_name(study, store, out))
-    _status(study, store_name(study, store, out), as_json)
-    if failure:
-        raise failure
+    from levelfield import run
+
+    location = store_name(study, store, out)
+    with showing_progress(study, location) as progress:
+        results, shortage = run.compare(study, location, executor=executor, slots=slot_count(slots), listener=progress)
+    _print_status(results, as_json)
+    if shortage:
+        raise shortage
 
 
 @app.command()
@@ -80,8 +95,12 @@ def status(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Say how full each optimizer's pool is."""
-    _status(study, store_name(study, store, out), as_json)
+    """Show how full each optimizer's pool is."""
+    from levelfield.run import read_pools
+
+    with open_store(study, store, out) as opened:
+        results = read_pools(study, opened)
+    _print_status(results, as_json)
 
 
 @app.command()
@@ -92,17 +111,24 @@ def report(
     out: Out = None,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write figures there as PDF, SVG and PNG, and tables in LaTeX, too."),
+        typer.Option(metavar="DIR", help="Also write figures as PDF, SVG and PNG, and tables in LaTeX."),
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option(metavar="STUDY", help="Another study, shown beside this one as a tuning protocol. Repeatable."),
+        typer.Option(metavar="STUDY", help="Another study to show as a tuning protocol beside this one. Repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the comparison of what has been run, and write report.html."""
+    """Print the comparison of the trials run so far and write report.html."""
+    from levelfield.comparison import Comparison
+
     others = [_beside(name, study, store) for name in beside or []]
-    comparison = _report(study, store, out, as_json, others)
+    comparison = Comparison.load(study, store_name(study, store, out))
+    if not any(comparison.trials.values()):  # do not overwrite a full page with an empty one
+        raise UsageError(
+            f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
+        )
+    _show(comparison, folder(study, out), as_json, others)
     if figures:
         for path in comparison.write_figures(figures, [comparison, *others]):
             typer.echo(f"wrote {path}", err=True)
@@ -115,27 +141,23 @@ def serve(
     store: StoreOption = None,
     out: Out = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free one.")] = 8765,
 ) -> None:
     """Show the report in a browser while the study runs."""
-    from levelfield.comparison import Comparison
     from levelfield.report.serve import Live, Server
     from levelfield.store import Store
-    from levelfield.training.program import leave_accelerators
 
     location = store_name(study, store, out)
-    with Server(Live(study, location, Comparison), host, port) as server, suppress(KeyboardInterrupt):
+    with Server(Live(study, location), host, port) as server, suppress(KeyboardInterrupt):
         try:
             Store.open(location, create=False).close()
-        except NoStore as none:
-            line = f"{none.name}: no such store yet; the page fills once 'levelfield run' has made it"
-            typer.echo(line, err=True)
+        except NoStore as error:
+            typer.echo(f"{error.name}: no such store yet; the page fills once 'levelfield run' creates it", err=True)
         if not server.loopback:
-            typer.echo(f"--host {host}: everybody who can reach this machine can read the study", err=True)
-        leave_accelerators()  # the run needs them
-        for ending in (signal.SIGINT, signal.SIGTERM):  # in a script's background, SIGINT would be ignored
+            typer.echo(f"--host {host}: everyone who can reach this machine can read the study", err=True)
+        for ending in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
             signal.signal(ending, signal.default_int_handler)
-        typer.echo(f"serving {study.name} on {server.url} (Ctrl-C ends it)")
+        typer.echo(f"Serving {study.name} on {server.url} (press Ctrl-C to stop)")
         server.serve_forever()
 
 
@@ -143,50 +165,61 @@ def serve(
 @on_study
 def check(
     study: "Study",
-    measure: Annotated[bool, typer.Option("--measure", help="Train for a moment to estimate the time.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Train for a moment to estimate how long the study takes.")
+    ] = False,
     gradient_scale: Annotated[
         float | None,
-        typer.Option(metavar="G", help="The gradients' size for coverage.  [default: measured at the start]"),
+        typer.Option(metavar="G", help="Size of the gradients, for coverage.  [default: measured at the start]"),
     ] = None,
     slots: Slots = "auto",
     as_json: Json = False,
 ) -> None:
-    """Validate a study, say what it costs, and which spaces can express which optimizers."""
-    from levelfield.executors import get_executor
-    from levelfield.runner import cost
+    """Validate a study and show its cost and which spaces can express which optimizers."""
+    from levelfield.formatting import format_duration, pluralize
+    from levelfield.run import prepared
     from levelfield.taxonomy.coverage import coverage
-    from levelfield.taxonomy.verify import check_registered
-    from levelfield.words import counted, show_time
 
-    found = cost(study)
-    with suppress(DataError):  # said below: the rest can be judged without
-        get_executor("local", slot_count(slots)).check(study)
-    check_registered(study)
+    facts = study.cost()
+    obstacle = None
+    try:
+        prepared(study, slots=slot_count(slots))
+    except DataError as error:  # reported below; the rest can be checked without the data
+        obstacle = str(error)
     if measure:
         from levelfield.executors.local import measure_speed
 
         speed = measure_speed(study, next(iter(study.optimizers)), slot_count(slots))
-        found |= {"trial_steps_per_second": speed, "hours": found["trial_steps"] / speed / 3600}
+        facts |= {
+            "trial_steps_per_second": speed.trial_steps_per_second,
+            "compilation_seconds": speed.compilation * len(study.optimizers),
+            "hours": speed.seconds(study) / 3600,
+        }
     try:
-        covered, obstacle = coverage(study, gradient_scale), None
-    except DataError as error:  # the rest can be said without
+        covered = coverage(study, gradient_scale)
+    except DataError as error:
         covered, obstacle = None, str(error)
     if as_json:
-        return print_json(found | (covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}))
+        return print_json(facts | (covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}))
     typer.echo(f"{study.name}: valid")
-    interval = counted(study.eval_interval, "step")
-    typer.echo(f"  workload    {study.workload}, batch {study.batch_size}, evaluated every {interval}")
-    width = max(11, *map(len, found["free"]))
-    for name, free in found["free"].items():
+    interval = pluralize(study.eval_interval, "step")
+    typer.echo(f"  workload    {study.workload}, batch size {study.batch_size}, evaluated every {interval}")
+    width = max(11, *map(len, facts["free"]))
+    for name, free in facts["free"].items():
         typer.echo(f"  {name:<{width}} {len(free)} free{': ' if free else ''}{', '.join(free)}")
-    each = [counted(len(study.optimizers), "optimizer"), counted(study.pool, "trial"), counted(study.steps, "step")]
-    typer.echo(f"  cost        {' × '.join(each)} = {found['trial_steps']:,} trial-steps, if all are feasible")
+    counts = [(len(study.optimizers), "optimizer"), (study.pool, "trial"), (study.steps, "step")]
+    product = " × ".join(pluralize(number, noun) for number, noun in counts)
+    typer.echo(f"  cost        {product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
     if measure:
-        speed = found["trial_steps_per_second"]
-        typer.echo(f"  time        about {show_time(3600 * found['hours'])} here ({speed:,.0f} trial-steps/s)")
+        compiling = format_duration(facts["compilation_seconds"])
+        typer.echo(
+            f"  time        about {format_duration(3600 * facts['hours'])} on this machine "
+            f"({facts['trial_steps_per_second']:,.0f} trial-steps/s, {compiling} of it compilation)"
+        )
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
-    for line in covered.lines() if covered else [f"  inclusions  not judged: {obstacle} (or give --gradient-scale)"]:
+    missing = [f"  inclusions  not evaluated: {obstacle} (or give --gradient-scale)"]
+    for line in covered.lines() if covered else missing:
         typer.echo(line)
 
 
@@ -197,7 +230,9 @@ def export(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A .parquet or .csv file.")] = Path(
         "trials.parquet"
     ),
-    curves: Annotated[bool, typer.Option("--curves", help="One row for each recorded step, not each trial.")] = False,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Write one row for each recorded step instead of each trial.")
+    ] = False,
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
@@ -210,56 +245,39 @@ def export(
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
 
 
-def _seed(study: "Study", slots: str, executor: str, store: str) -> None:
-    from levelfield.comparison import Comparison
-    from levelfield.executors import get_executor
-    from levelfield.store import Store
-    from levelfield.taxonomy.seeding import run_seeds
+def _print_status(results: Any, as_json: bool) -> None:
+    from levelfield.formatting import MISSING, format_metric, join_words
 
-    with Store.open(store) as opened:
-        chosen = Comparison(study, opened).seeds()
-        for each in run_seeds(chosen, opened, get_executor(executor, slot_count(slots))):
-            typer.echo(f"seeded: {each.edge.general} has followed {each.edge.special}'s best trial", err=True)
-
-
-def _status(study: "Study", store: str, as_json: bool) -> None:
-    from levelfield.comparison import Comparison
-    from levelfield.runner import gave_up
-    from levelfield.store import Store
-    from levelfield.words import listed, show_metric
-
-    with Store.open(store, create=False) as opened:
-        comparison = Comparison(study, opened)
+    study = results.study
     rows: list[dict[str, Any]] = []
-    for name in study.optimizers:
-        outcome = comparison.outcome(name)
-        best = outcome.best_trial
+    for name, outcome in results.outcomes.items():
+        count, best = results.count(name), outcome.best_trial
         rows.append(
             {
                 "optimizer": name,
-                "feasible": len(outcome.pool),
-                "pool": study.pool,
-                "infeasible": outcome.tried - len(outcome.pool),
+                "feasible": count.feasible,
+                "pool": count.n,
+                "infeasible": count.infeasible,
                 "best": best.curve.final(study.select) if best else None,
             }
         )
     if as_json:
-        return print_json({"study": study.name, "complete": comparison.complete, "optimizers": rows})
+        return print_json({"study": study.name, "complete": results.complete, "optimizers": rows})
+    width = max(14, *(len(row["optimizer"]) for row in rows))
     for row in rows:
-        best_shown = "–" if row["best"] is None else show_metric(study.select, row["best"])
+        best_shown = MISSING if row["best"] is None else format_metric(study.select, row["best"])
         typer.echo(
-            f"{row['optimizer']:<14} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
+            f"{row['optimizer']:<{width}} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
             f"best {study.select} {best_shown}"
         )
-    outcomes = {name: comparison.outcome(name) for name in study.optimizers}
-    if poor := [name for name, each in outcomes.items() if gave_up(study, name, len(each.pool), each.tried)]:
-        typer.echo(f"incomplete: too few trials of {listed(poor)} are feasible; narrow the space")
+    if given_up := [name for name in results.outcomes if results.count(name).given_up]:
+        typer.echo(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
     else:
-        typer.echo("complete" if comparison.complete else "incomplete: 'levelfield run' goes on")
+        typer.echo("complete" if results.complete else "incomplete; 'levelfield run' continues it")
 
 
 def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
-    """Another study's comparison, from the same store or from that study's own."""
+    """Return another study's comparison, from the same store or from that study's own."""
     from levelfield.comparison import Comparison
     from levelfield.study import load_study
 
@@ -267,45 +285,38 @@ def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
     if study.scale < other.scale:
         other = other.scaled(study.scale / other.scale)
     if other.workload != study.workload:
-        raise UsageError(f"--beside {name}: it trains {other.workload}, {study.name} trains {study.workload}")
-    with open_store(other, store, None) as opened:
-        found = Comparison(other, opened)
-    if not any(found.trials.values()):
+        raise UsageError(
+            f"--beside {name}: expected a study of the same workload, {study.workload}; it trains {other.workload}"
+        )
+    comparison = Comparison.load(other, store_name(other, store, None))
+    if not any(comparison.trials.values()):
         scaled = f" --scale {study.scale:g}" if other.scale < 1 else ""
-        raise UsageError(f"--beside {name}: no trial of it is stored; 'levelfield run {name}{scaled}' trains them")
-    return found.at(select=study.select)
+        raise UsageError(f"--beside {name}: the store has no trials of it; 'levelfield run {name}{scaled}' trains them")
+    return comparison.at(select=study.select)
 
 
-def _report(
-    study: "Study", store: str | None, out: Path | None, as_json: bool, beside: "Sequence[Comparison]" = ()
-) -> "Comparison":
-    from levelfield.comparison import Comparison
-
-    with open_store(study, store, out) as opened:
-        comparison = Comparison(study, opened)
-    if not any(comparison.trials.values()):  # rather than an empty page over a full one
-        raise UsageError(f"{study.name}: no trial of this study, as given, is stored; 'levelfield run' trains them")
-    page = folder(study, out) / "report.html"
+def _show(comparison: "Comparison", out: Path, as_json: bool, beside: "Sequence[Comparison]" = ()) -> None:
+    """Print a comparison and write its report."""
+    page = out / "report.html"
     if as_json:
         path = comparison.write_report(page, [comparison, *beside])
         print_json(
             {
-                "study": study.name,
+                "study": comparison.study.name,
                 "complete": comparison.complete,
                 "rows": comparison.rows(),
                 "beats": comparison.beats_matrix(),
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],
-                "seeded": [each.as_dict(study.select) for each in comparison.seeded],
-                "boundaries": [each.as_dict() for each in comparison.boundaries()],
-                "health": [each.as_dict() for each in comparison.health()],
+                "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],
+                "boundaries": [boundary.as_dict() for boundary in comparison.boundaries()],
+                "health": [check.as_dict() for check in comparison.health()],
                 "settles": comparison.settles(),
                 "report": str(path),
             }
         )
     else:
-        from levelfield.terminal import print_comparison
+        from levelfield.cli.terminal import print_comparison
 
-        print_comparison(comparison)
+        print_comparison(comparison.results)
         typer.echo(f"\nreport: {comparison.write_report(page, [comparison, *beside])}")
-    return comparison

@@ -1,38 +1,33 @@
-"""What comes with levelfield: the taxonomy, data sets, studies, workloads."""
+"""Commands on what comes with levelfield: the taxonomy, data sets, studies, workloads."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from levelfield.cli.common import (
-    Json,
-    app,
-    data,
-    print_json,
-)
+from levelfield.cli.common import Json, app, data, print_json
 from levelfield.errors import DataError
 
 
 @app.command()
 def taxonomy(as_json: Json = False) -> None:
-    """Draw the inclusions between update rules, and verify each numerically."""
+    """Draw the inclusions between update rules and verify each numerically."""
     from levelfield.taxonomy.verify import verify_all
 
-    found = verify_all()
+    verifications = verify_all()
     if as_json:
-        print_json([each.as_dict() for each in found])
+        print_json([verification.as_dict() for verification in verifications])
     else:
-        from levelfield.terminal import print_taxonomy
+        from levelfield.cli.terminal import print_taxonomy
 
-        print_taxonomy(found)
-    if not all(each.holds for each in found):
+        print_taxonomy(verifications)
+    if not all(verification.holds for verification in verifications):
         raise typer.Exit(1)
 
 
 @data.command("get")
 def data_get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set, as 'levelfield data list' names them.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set that 'levelfield data list' shows.")],
     source: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="A folder with the publisher's files.")
     ] = None,
@@ -45,7 +40,7 @@ def data_get(
 
 @data.command("list")
 def data_list(as_json: Json = False) -> None:
-    """List the data sets, and which are on this machine."""
+    """List the data sets and whether they are on this machine."""
     from levelfield import datasets
 
     rows = []
@@ -63,8 +58,7 @@ def data_list(as_json: Json = False) -> None:
 
 @app.command()
 def studies(as_json: Json = False) -> None:
-    """List the built-in studies with their cost."""
-    from levelfield.runner import cost
+    """List the built-in studies and their cost."""
     from levelfield.study import built_in_studies, load_study
 
     rows = []
@@ -78,7 +72,7 @@ def studies(as_json: Json = False) -> None:
                 "trials": study.trials,
                 "pool": study.pool,
                 "steps": study.steps,
-                "trial_steps": cost(study)["trial_steps"],
+                "trial_steps": study.cost()["trial_steps"],
                 "description": study.description,
             }
         )
@@ -87,7 +81,7 @@ def studies(as_json: Json = False) -> None:
     for row in rows:
         typer.echo(f"{row['study']}: {row['description']}")
         typer.echo(
-            f"    {len(row['optimizers'])} optimizers, K {row['trials']}, N {row['pool']}, "
+            f"    {len(row['optimizers'])} optimizers, K = {row['trials']}, N = {row['pool']}, "
             f"{row['steps']:,} steps: {row['trial_steps']:,} trial-steps"
         )
 
@@ -97,22 +91,22 @@ def workloads(as_json: Json = False) -> None:
     """List the workloads."""
     from levelfield.workloads import get_workload, workload_names
 
-    found = [get_workload(name) for name in workload_names()]
+    known = [get_workload(name) for name in workload_names()]
     if as_json:
         return print_json(
             [
                 {
-                    "workload": each.name,
-                    "summary": each.summary,
-                    "batch_size": each.batch_size,
-                    "select": each.select,
-                    "metrics": dict(each.metrics),
-                    "dataset": each.dataset,
+                    "workload": workload.name,
+                    "summary": workload.summary,
+                    "batch_size": workload.batch_size,
+                    "select": workload.select,
+                    "metrics": dict(workload.metrics),
+                    "dataset": workload.dataset,
                 }
-                for each in found
+                for workload in known
             ]
         )
-    for each in found:
-        typer.echo(f"{each.name}: {each.summary}")
-        needs = f", needs the data set {each.dataset}" if each.dataset else ""
-        typer.echo(f"    batch {each.batch_size}, selected by {each.select}{needs}")
+    for workload in known:
+        typer.echo(f"{workload.name}: {workload.summary}")
+        needs = f", needs the data set {workload.dataset}" if workload.dataset else ""
+        typer.echo(f"    batch size {workload.batch_size}, selected by {workload.select}{needs}")

@@ -1,4 +1,4 @@
-"""Search spaces and trials: refine, ladder, rerun, plan."""
+"""Commands on search spaces and trials: refine, ladder, rerun, plan."""
 
 import os
 import shlex
@@ -18,15 +18,15 @@ from levelfield.cli.common import (
     on_study,
     open_store,
     print_json,
-    run_study,
+    showing_progress,
+    slot_count,
     store_name,
-    training,
 )
 from levelfield.errors import SearchExhausted, UsageError
 
 if TYPE_CHECKING:
     from levelfield.analysis.outcomes import Outcome
-    from levelfield.refinement import Refinement
+    from levelfield.derive.refine import Refinement
     from levelfield.study import Study
 
 
@@ -38,7 +38,7 @@ def refine(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="The new study.  [default: NAME_refined.toml]")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="n", min=1, help="Search and refine in turn, at most so many times.")
+        int | None, typer.Option(metavar="n", min=1, help="Alternate search and refinement up to this many times.")
     ] = None,
     slots: Slots = "auto",
     executor: Executor = "local",
@@ -46,50 +46,67 @@ def refine(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Propose better search spaces from what has been run, as a new study."""
-    from levelfield.comparison import Comparison
-    from levelfield.refinement import refine as refined
-    from levelfield.refinement import rounds as in_rounds
+    """Propose better search spaces from the trials run so far, as a new study."""
     from levelfield.store import without_password
 
     if output and os.path.lexists(output):
-        raise UsageError(f"{output} exists: name another file, a study is never overwritten")
+        raise UsageError(f"{output} exists; choose another name, because a study is never overwritten")
     if output and not output.parent.is_dir():
-        raise UsageError(f"{output}: there is no folder {output.parent}")
-    failure = None
+        raise UsageError(f"{output}: the folder {output.parent} does not exist")
+    shortage = None
     if rounds is None:
-        with open_store(study, store, out) as opened:
-            found = [refined(Comparison(study, opened))]
+        refinements = [_refine_once(study, store, out)]
+        if not as_json:
+            _print_refinement(refinements[0])
     else:
-        with training(study, slots, executor, store_name(study, store, out)) as (opened, chosen, listen):
-            found = []
-            try:
-                for each in in_rounds(study, rounds, opened, chosen, listen):
-                    found.append(each)
-                    if not as_json:
-                        _say_refinement(each)
-            except SearchExhausted as error:
-                if not found:
-                    raise
-                failure = error  # what was proposed before is written all the same
-    last = found[-1].study
+        refinements, shortage = _refine_in_rounds(
+            study, rounds, slots, executor, store_name(study, store, out), quiet=as_json
+        )
+    last = refinements[-1].study
     path = output or Path(f"{last.name}.toml")
-    if rounds is None and not as_json:
-        _say_refinement(found[0])
     if last is not study:
         _write_new(path, last.to_toml(path.parent))
     if as_json:
         written = str(path) if last is not study else None
-        print_json({"rounds": [_refinement(each) for each in found], "study": last.name, "file": written})
+        print_json({"rounds": [_as_dict(each) for each in refinements], "study": last.name, "file": written})
     elif last is study:
-        typer.echo("All ranges can stay: no new study is needed.")
+        typer.echo("All ranges can stay; no new study is needed.")
     else:
-        where = store_name(study, store, out) if rounds is not None else store
-        trained = f" --store {shlex.quote(without_password(where))}" if where else ""
-        does = "to search it" if rounds is None else "to see it"
-        typer.echo(f"wrote {path}; {does}: levelfield compare {path}{trained}")
-    if failure:
-        raise failure
+        location = store_name(study, store, out) if rounds is not None else store
+        option = f" --store {shlex.quote(without_password(location))}" if location else ""
+        purpose = "run it" if rounds is None else "see its results"
+        typer.echo(f"wrote {path}; to {purpose}: levelfield compare {path}{option}")
+    if shortage:
+        raise shortage
+
+
+def _refine_once(study: "Study", store: str | None, out: Path | None) -> "Refinement":
+    from levelfield.derive.refine import refine
+    from levelfield.run import read_pools
+
+    with open_store(study, store, out) as opened:
+        return refine(read_pools(study, opened))
+
+
+def _refine_in_rounds(
+    study: "Study", rounds: int, slots: str, executor: str, store: str, quiet: bool
+) -> "tuple[list[Refinement], SearchExhausted | None]":
+    from levelfield import run
+
+    refinements: list[Refinement] = []
+    with showing_progress(study, store) as progress:
+        chosen = run.prepared(study, executor, slot_count(slots))
+        with run.opened(study, store) as opened:
+            try:
+                for refinement in run.refine_in_rounds(study, rounds, opened, chosen, progress):
+                    refinements.append(refinement)
+                    if not quiet:
+                        _print_refinement(refinement)
+            except SearchExhausted as error:
+                if not refinements:
+                    raise
+                return refinements, error  # what was proposed before is still written
+    return refinements, None
 
 
 @app.command()
@@ -102,81 +119,80 @@ def ladder(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Tune more and more: the learning rate alone, then its schedule, momentum, ε, everything; who leads at each."""
+    """Tune the learning rate alone, then also its schedule, momentum, ε and everything; show who leads each time."""
+    from levelfield import run
     from levelfield.analysis.protocols import by_protocol, pairs
     from levelfield.comparison import Comparison
-    from levelfield.protocols import ladder as rungs
+    from levelfield.derive.ladder import ladder
 
-    rising = rungs(study)
-    failure = run_study(rising, slots, executor, store_name(study, store, out))
-    with open_store(study, store, out) as opened:
-        comparison = Comparison(rising, opened)
-        top = Comparison(study, opened)  # the last rung is the study itself: the page is about it
-    columns = by_protocol([comparison])
+    rungs, location = ladder(study), store_name(study, store, out)
+    with showing_progress(rungs, location) as progress:
+        results, shortage = run.compare(rungs, location, executor=executor, slots=slot_count(slots), listener=progress)
+    comparison = Comparison(results)
+    top = Comparison.load(study, location)  # the last rung is the study itself: the page is about it
+    columns = by_protocol([results])
     page = folder(study, out) / "ladder.html"
     if as_json:
         path = top.write_report(page, [comparison])
         print_json(
             {
-                "study": rising.name,
+                "study": rungs.name,
                 "rungs": {
-                    label: {rule: vars(e.outcome.best(e.k)) for rule, e in column.items()}
+                    label: {rule: vars(entry.outcome.best(entry.k)) for rule, entry in column.items()}
                     for label, column in columns.items()
                 },
-                "pairs": [each.as_dict() for each in pairs(columns)],
+                "pairs": [pair.as_dict() for pair in pairs(columns)],
                 "report": str(path),
             }
         )
     else:
-        from levelfield.terminal import print_ladder
+        from levelfield.cli.terminal import print_ladder
 
         print_ladder(columns, study.select)
         typer.echo(f"\nreport: {top.write_report(page, [comparison])}")
-    if failure:
-        raise failure
+    if shortage:
+        raise shortage
 
 
 @app.command()
 @on_study
 def rerun(
     study: "Study",
-    best: Annotated[
-        bool, typer.Option("--best", help="The best trial of each optimizer (what is done anyway).")
-    ] = False,
     index: Annotated[
-        int | None, typer.Option("--trial", metavar="i", help="Not the best trial but the one at this index.")
+        int | None, typer.Option("--trial", metavar="i", help="Rerun the trial at this index instead of the best one.")
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="n", help="How many fresh seeds.")] = 5,
-    metric: Annotated[str | None, typer.Option(help="Choose the best by this metric.  [default: the study's]")] = None,
+    seeds: Annotated[int, typer.Option(metavar="n", min=1, help="Number of fresh seeds.")] = 5,
+    metric: Annotated[
+        str | None, typer.Option(help="Choose the best trial by this metric.  [default: the study's]")
+    ] = None,
     slots: Slots = "auto",
     executor: Executor = "local",
     store: StoreOption = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Train the best trials again with fresh seeds: mean, least and most, as Wilson et al. report them."""
-    from levelfield.comparison import Comparison
-    from levelfield.rerun import rerun_study
+    """Train the best trials again with fresh seeds; print the mean, min and max, as Wilson et al. report them."""
+    from dataclasses import replace
 
-    if seeds < 1:
-        raise UsageError(f"--seeds {seeds}: give a whole number of at least 1")
-    if best and index is not None:
-        raise UsageError(f"--best and --trial {index}: give one of them")
+    from levelfield import run
+    from levelfield.derive.rerun import rerun_study
+
+    location = store_name(study, store, out)
     with open_store(study, store, out) as opened:
-        comparison = Comparison(study, opened)
-    again = rerun_study(comparison.at(select=metric), seeds=seeds, index=index)
-    failure = run_study(again, slots, executor, store_name(study, store, out))
-    with open_store(study, store, out) as opened:
-        comparison.reruns = {name: Comparison(again, opened).outcome(name) for name in again.optimizers}
+        results = run.read_pools(study, opened)
+    again = rerun_study(results.at(select=metric), seeds=seeds, index=index)
+    with showing_progress(again, location) as progress:
+        reruns, shortage = run.compare(again, location, executor=executor, slots=slot_count(slots), listener=progress)
     if as_json:
-        print_json({name: _seeds(outcome) for name, outcome in comparison.reruns.items()})
+        print_json({name: _over_seeds(outcome) for name, outcome in reruns.outcomes.items()})
     else:
-        from levelfield.words import rerun_sentences
+        from levelfield.report.narrative import rerun_sentences
 
-        for sentence in rerun_sentences(comparison, "best trial" if index is None else f"trial {index}"):
+        trial = "best trial" if index is None else f"trial {index}"
+        for sentence in rerun_sentences(replace(results, reruns=reruns.outcomes), trial):
             typer.echo(sentence)
-    if failure:
-        raise failure
+    if shortage:
+        raise shortage
 
 
 @app.command()
@@ -184,30 +200,31 @@ def rerun(
 def plan(
     study: "Study",
     gpu_hours: Annotated[
-        float | None, typer.Option("--gpu-hours", metavar="H", help="A budget of device time, as the trials took it.")
+        float | None, typer.Option("--gpu-hours", metavar="H", help="A budget of time on the device of the trials.")
     ] = None,
     store: StoreOption = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Say which optimizer to tune with how many trials, from what has been run."""
-    from levelfield.comparison import Comparison
+    """Show which optimizer to tune with how many trials, from the trials run so far."""
+    from levelfield.analysis.planning import plan
+    from levelfield.run import read_pools
 
     with open_store(study, store, out) as opened:
-        found = Comparison(study, opened).plan(gpu_hours)
-    if not found.stretches:
-        raise UsageError(f"{study.name}: no feasible trial has been run yet; 'levelfield run' runs them")
+        proposal = plan(read_pools(study, opened).outcomes, gpu_hours)
+    if not proposal.stretches:
+        raise UsageError(f"{study.name}: the store has no feasible trials of this study; 'levelfield run' trains them")
     if as_json:
-        return print_json(found.as_dict())
-    for sentence in found.sentences():
+        return print_json(proposal.as_dict())
+    for sentence in proposal.sentences():
         typer.echo(sentence)
 
 
-def _say_refinement(found: "Refinement") -> None:
-    typer.echo(f"{found.comparison.study.name}:")
-    for each in found.boundaries:
-        if each.place != "fixed":
-            typer.echo(f"  {each}")
+def _print_refinement(refinement: "Refinement") -> None:
+    typer.echo(f"{refinement.results.study.name}:")
+    for boundary in refinement.boundaries:
+        if boundary.place != "fixed":
+            typer.echo(f"  {boundary}")
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -215,22 +232,23 @@ def _write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} exists: name another file by -o, a study is never overwritten") from None
+        raise UsageError(f"{path} exists; choose another name with -o, a study is never overwritten") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
+        raise UsageError(f"{path}: cannot write the file ({error.strerror})") from None
 
 
-def _refinement(found: "Refinement") -> dict[str, Any]:
-    return {"study": found.comparison.study.name, "boundaries": [each.as_dict() for each in found.boundaries]}
+def _as_dict(refinement: "Refinement") -> dict[str, Any]:
+    boundaries = [boundary.as_dict() for boundary in refinement.boundaries]
+    return {"study": refinement.results.study.name, "boundaries": boundaries}
 
 
-def _seeds(outcome: "Outcome") -> dict[str, Any]:
-    """Mean, least and most of every metric over the seeds."""
+def _over_seeds(outcome: "Outcome") -> dict[str, Any]:
+    """Return mean, min and max of every metric over the seeds."""
     import numpy as np
 
     values = {metric: outcome.values(metric) for metric in outcome.metrics}
     return {"seeds": outcome.tried, "feasible": len(outcome.pool)} | {
-        metric: {"mean": float(np.mean(each)), "min": float(np.min(each)), "max": float(np.max(each))}
-        for metric, each in values.items()
-        if len(each)
+        metric: {"mean": float(np.mean(seeds)), "min": float(np.min(seeds)), "max": float(np.max(seeds))}
+        for metric, seeds in values.items()
+        if len(seeds)
     }

@@ -1,11 +1,13 @@
-"""This machine: slots on its devices, in this process."""
+"""Trains on this machine's devices, in this process."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,18 +17,20 @@ from levelfield.errors import OutOfMemory, StudyError, UsageError
 from levelfield.search import Search
 from levelfield.study import Study
 from levelfield.training.checks import check_rule, check_workload
+from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.program import Job, Program, program, use_every_core
-from levelfield.training.slots import Segment, train
-from levelfield.trial import Point
+from levelfield.training.slots import train
+from levelfield.trial import Point, Progress
 from levelfield.workloads import Workload, get_workload
 
 
 class LocalExecutor:
     def __init__(self, slots: int | None = None) -> None:
         if slots is not None and slots < 1:
-            raise UsageError(f"--slots {slots}: give auto or a whole number of at least 1")
+            raise UsageError(f"slots = {slots}: expected an integer of at least 1")
         use_every_core()
         self._slots = slots
+        self._scales: dict[str, float] = {}
 
     def check(self, study: Study) -> None:
         workload = get_workload(study.workload)
@@ -40,41 +44,43 @@ class LocalExecutor:
                 except StudyError as error:
                     raise StudyError(f"optimizers.{name}: {error}") from error
 
-    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Segment]:
-        """Train the points. Where memory does not suffice, go on with fewer slots, and say so."""
-        slots, out, again = self._count(study), dict[int, Point](), list[Point]()
+    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
+        """Train the points. If memory runs out, continue with fewer slots and say so."""
+        slots, in_flight, again = self._count(study), dict[int, Point](), list[Point]()
 
         def next_point() -> Point | None:
             point = again.pop(0) if again else take()
             if point:
-                out[point.index] = point
+                in_flight[point.index] = point
             return point
 
         while True:
             try:
                 compiled = program(job(study, optimizer), slots)
                 if (fitting := _fitting(compiled)) < slots:
-                    yield Segment([], 0, 0, 0.0, f"{slots} slots need more memory than there is: taking {fitting}")
+                    yield Progress(note=f"{slots} slots need more memory than available; using {fitting}")
                     slots = fitting
                     continue
-                for segment in train(compiled, next_point):
-                    for trial in segment.finished:
-                        del out[trial.point.index]
-                    yield segment
+                for progress in train(compiled, next_point):
+                    for trial in progress.finished:
+                        del in_flight[trial.point.index]
+                    yield progress
                 return
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 if slots == 1:
-                    raise OutOfMemory(f"{study.workload}: one trial at batch {study.batch_size} does not fit") from None
-                again[:] = [out[index] for index in sorted(out)]
-                yield Segment([], 0, 0, 0.0, f"out of memory with {slots} slots: going on with {_halved(slots)}")
+                    message = f"{study.workload}: one trial at batch size {study.batch_size} does not fit into memory"
+                    raise OutOfMemory(message) from None
+                again[:] = [in_flight[index] for index in sorted(in_flight)]
+                yield Progress(note=f"out of memory with {slots} slots; continuing with {_halved(slots)}")
                 slots = _halved(slots)
 
     def _count(self, study: Study) -> int:
-        """How many slots: as asked for, or as many as train fastest, but not more than the pool has trials.
+        """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
 
-        What is left to run has no say: with the same slots, a resumed run rounds as an undisturbed one does.
+        The number of trials left to run plays no role: with the same slots, a resumed run rounds as one that was
+        never interrupted.
         """
         devices = jax.local_device_count()
         slots = min(self._slots or _fastest(get_workload(study.workload)) * devices, study.pool)
@@ -92,9 +98,16 @@ class LocalExecutor:
             "precision": f"float32 (matmul: {matmul})",
         }
 
+    def gradient_scale(self, study: Study) -> float | None:
+        if study.workload not in self._scales:
+            first = next(iter(study.optimizers))
+            point = Search(study, first).point(0)
+            self._scales[study.workload] = measure_gradient_scale(job(study, first), point.hyperparameters)
+        return self._scales[study.workload]
+
 
 def _fitting(compiled: Program) -> int:
-    """The most slots, by halving, that there is memory for: each device's own, or the machine's, which all share."""
+    """Return the most slots, by halving, that memory allows: each device's own, or the machine's, which all share."""
     stats = jax.local_devices()[0].memory_stats() or {}
     own = stats.get("bytes_limit")
     have = own or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -109,7 +122,7 @@ def _fitting(compiled: Program) -> int:
 
 
 def _halved(slots: int) -> int:
-    """Half as many, equally many on each device."""
+    """Return half as many slots, with the same number on each device."""
     devices = jax.local_device_count()
     return max(slots // 2 // devices * devices, min(slots // 2, devices))
 
@@ -129,15 +142,15 @@ def _version(package: str) -> str:
 
 
 def job(study: Study, optimizer: str) -> Job:
-    """The training of an optimizer's trials, apart from what differs between them."""
+    """Return the training of an optimizer's trials, without what differs between them."""
     chosen = study.optimizer(optimizer)
     traced, static = [], []
-    for one in chosen.space:
-        about = chosen.rule.hyperparameters.get(one.name)
-        if about and (not about.traced or isinstance(one.dimension.ends[0], bool | str)):
-            static.append((one.name, one.dimension.ends[0]))
+    for axis in chosen.space:
+        domain = chosen.rule.hyperparameters.get(axis.name)
+        if domain and (not domain.traced or isinstance(axis.dimension.ends[0], bool | str)):
+            static.append((axis.name, axis.dimension.ends[0]))
         else:
-            traced.append(one.name)
+            traced.append(axis.name)
     return Job(
         get_workload(study.workload),
         chosen.rule,
@@ -150,8 +163,20 @@ def job(study: Study, optimizer: str) -> Job:
     )
 
 
-def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> float:
-    """Trial-steps a second of an optimizer here, evaluation included: trains some of its trials for a moment."""
+@dataclass(frozen=True)
+class Speed:
+    """How fast a study trains here."""
+
+    trial_steps_per_second: float  # evaluation included
+    compilation: float  # seconds for each optimizer
+
+    def seconds(self, study: Study) -> float:
+        """Estimate the time for the whole study, if every trial is feasible."""
+        return study.cost()["trial_steps"] / self.trial_steps_per_second + self.compilation * len(study.optimizers)
+
+
+def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:
+    """Measure how fast an optimizer trains here, by training some of its trials for a moment."""
     search = Search(study, optimizer)
     points = iter(range(study.pool))
     executor = LocalExecutor(slots)
@@ -160,7 +185,11 @@ def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> flo
         index = next(points, None)
         return None if index is None else search.point(index)
 
-    timed = (segment for segment in executor.train(study, optimizer, take) if segment.seconds)
-    segments = list(itertools.islice(timed, 3))
-    warm = segments[1:] or segments  # the first also warms up
-    return sum(each.trial_steps for each in warm) / sum(each.seconds for each in warm)
+    begun = time.perf_counter()
+    timed = (progress for progress in executor.train(study, optimizer, take) if progress.seconds)
+    stretches = [next(timed)]
+    compilation = time.perf_counter() - begun - stretches[0].seconds
+    stretches += itertools.islice(timed, 2)
+    warm = stretches[1:] or stretches  # the first also warms up
+    speed = sum(stretch.trial_steps for stretch in warm) / sum(stretch.seconds for stretch in warm)
+    return Speed(speed, compilation)

@@ -12,8 +12,8 @@ from typing import Any
 
 import altair as alt
 
+from levelfield.formatting import is_share
 from levelfield.space import Axis, Choice, Log
-from levelfield.words import is_share
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, on white and on black; beyond eight it repeats.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8a8a8a", "#B8A900")

@@ -1,4 +1,4 @@
-"""The figures of a comparison: charts with their rows. The page recomputes those that are live (page.js)."""
+"""The figures of a results: charts with their rows. The page recomputes those that are live (page.js)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.outcomes import Outcome, Target
+from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.protocols import by_protocol
 from levelfield.analysis.ranking import several_ks
+from levelfield.analysis.results import Results
+from levelfield.formatting import display_order
 from levelfield.report import charts
+from levelfield.report.columns import reported_metric
+from levelfield.taxonomy.audit import audit
 from levelfield.taxonomy.order import reduction
-from levelfield.trial import Direction
-from levelfield.words import show_order
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
+from levelfield.trial import Direction, Target
 
 Rows = list[dict[str, Any]]
 _SHOWN_CURVES = 60  # of each optimizer, besides its best
@@ -74,49 +74,43 @@ def cut(rows: Rows, upwards: bool) -> tuple[float | None, float | None]:
     return (min(means, default=None), None) if upwards else (None, max(means, default=None))
 
 
-def figures(comparison: Comparison, protocols: Sequence[Comparison] = ()) -> list[Figure]:
+def figures(results: Results, protocols: Sequence[Results] = ()) -> list[Figure]:
     """All there are trials for, in the order in which the page shows them.
 
-    ``protocols``: whose tuning protocols are shown side by side, if not those of the comparison alone.
+    ``protocols``: whose tuning protocols are shown side by side, if not those of the results alone.
     """
-    names = shown_optimizers(comparison)
+    names = shown_optimizers(results)
     if not names:
         return []
     found = [
-        _outcomes(comparison, names),
-        _steps(comparison, names),
-        _best_of_k(comparison, names),
-        _pairs(comparison, names),
-        _inclusions(comparison, names),
-        _protocols(protocols or [comparison]),
-        *(_hyperparameters(comparison, name, names) for name in names),
-        _curves(comparison, names),
-        _selection(comparison, names),
-        _sweeps(comparison, names),
+        _outcomes(results, names),
+        _steps(results, names),
+        _best_of_k(results, names),
+        _pairs(results, names),
+        _inclusions(results, names),
+        _protocols(protocols or [results]),
+        *(_hyperparameters(results, name, names) for name in names),
+        _curves(results, names),
+        _selection(results, names),
+        _sweeps(results, names),
     ]
     return [figure for figure in found if figure]
 
 
-def shown_optimizers(comparison: Comparison) -> charts.Names:
+def shown_optimizers(results: Results) -> charts.Names:
     """Those with a trial of which the selection metric is known."""
-    shades = charts.shades(comparison.study.optimizers)
-    return {name: shades[name] for name in shades if np.isfinite(comparison.outcome(name).values()).any()}
-
-
-def reported_metric(comparison: Comparison) -> str:
-    """What is shown beside the selection metric: its twin on the test set, where there is one."""
-    outcome = comparison.outcome(next(iter(comparison.study.optimizers)))
-    return outcome.test_metric or comparison.study.select
+    shades = charts.shades(results.study.optimizers)
+    return {name: shades[name] for name in shades if np.isfinite(results.outcome(name).values()).any()}
 
 
 # ---------------------------------------------------------------------------- outcomes
 
 
-def _outcomes(comparison: Comparison, names: charts.Names) -> Figure:
-    k, select, report = comparison.study.trials, comparison.study.select, reported_metric(comparison)
+def _outcomes(results: Results, names: charts.Names) -> Figure:
+    k, select, report = results.study.trials, results.study.select, reported_metric(results)
 
     def panel(metric: str, key: str) -> Panel:
-        rows = [{"optimizer": name, **estimate(comparison.outcome(name).best(k, metric))} for name in names]
+        rows = [{"optimizer": name, **estimate(results.outcome(name).best(k, metric))} for name in names]
         return Panel(charts.outcomes(names), rows, metric, key)
 
     panels = [panel(select, "outcomes:select"), panel(report, "outcomes:report")]
@@ -124,11 +118,11 @@ def _outcomes(comparison: Comparison, names: charts.Names) -> Figure:
     return Figure("outcomes", "Outcomes", caption, panels[: 1 if report == select else 2])
 
 
-def _steps(comparison: Comparison, names: charts.Names) -> Figure | None:
-    study = comparison.study
+def _steps(results: Results, names: charts.Names) -> Figure | None:
+    study = results.study
     if not study.target:
         return None
-    rows = [{"optimizer": name, **estimate(comparison.outcome(name).steps_to_target(study.trials))} for name in names]
+    rows = [{"optimizer": name, **estimate(results.outcome(name).steps_to_target(study.trials))} for name in names]
     rows = [row for row in rows if row["mean"] is not None]
     if not rows:
         return None
@@ -140,15 +134,15 @@ def _steps(comparison: Comparison, names: charts.Names) -> Figure | None:
     return Figure("steps", "Steps to the target", caption, [Panel(charts.steps(names), rows, key="steps")], 1)
 
 
-def _best_of_k(comparison: Comparison, names: charts.Names) -> Figure:
-    ks = shown_ks(comparison)
+def _best_of_k(results: Results, names: charts.Names) -> Figure:
+    ks = shown_ks(results)
     rows = [
         {"optimizer": name, "k": k, "cost": outcome.cost(k), **estimate(outcome.best(k))}
         for name in names
-        for outcome in [comparison.outcome(name)]
+        for outcome in [results.outcome(name)]
         for k in ks
     ]
-    select, outcome = comparison.study.select, comparison.outcome(next(iter(names)))
+    select, outcome = results.study.select, results.outcome(next(iter(names)))
     panels = [
         Panel(charts.best_of_k(names, cost), rows, select, "best_of_k", _upwards(outcome, select))
         for cost in (False, True)
@@ -161,21 +155,21 @@ def _best_of_k(comparison: Comparison, names: charts.Names) -> Figure:
     return Figure("best-of-k", "How many trials", caption, panels)
 
 
-def shown_ks(comparison: Comparison) -> list[int]:
-    return several_ks(max(len(comparison.outcome(name).pool) for name in comparison.study.optimizers), _SHOWN_KS)
+def shown_ks(results: Results) -> list[int]:
+    return several_ks(max(len(results.outcome(name).pool) for name in results.study.optimizers), _SHOWN_KS)
 
 
-def _pairs(comparison: Comparison, names: charts.Names) -> Figure | None:
+def _pairs(results: Results, names: charts.Names) -> Figure | None:
     if len(names) < 2:
         return None
     won = [
-        {"ours": ours, "theirs": theirs, "chance": chance, "lead": chance - comparison.beats(theirs, ours)}
+        {"ours": ours, "theirs": theirs, "chance": chance, "lead": chance - results.beats(theirs, ours)}
         for ours in names
         for theirs in names
         if ours != theirs
-        for chance in [comparison.beats(ours, theirs)]
+        for chance in [results.beats(ours, theirs)]
     ]
-    ranks = comparison.rank_probabilities()
+    ranks = results.rank_probabilities()
     places = [
         {"optimizer": name, "place": place + 1, "chance": ranks[name][place]}
         for name in names
@@ -189,14 +183,14 @@ def _pairs(comparison: Comparison, names: charts.Names) -> Figure | None:
     return Figure("pairs", "Who beats whom", caption, panels)
 
 
-def _selection(comparison: Comparison, names: charts.Names) -> Figure:
-    report = reported_metric(comparison)
-    selectors = list(comparison.outcome(next(iter(names))).metrics)
+def _selection(results: Results, names: charts.Names) -> Figure:
+    report = reported_metric(results)
+    selectors = list(results.outcome(next(iter(names))).metrics)
     rows = [
         {
             "optimizer": name,
             "selector": selector,
-            **estimate(comparison.outcome(name).at(select=selector).best(comparison.study.trials, report)),
+            **estimate(results.outcome(name).at(select=selector).best(results.study.trials, report)),
         }
         for name in names
         for selector in selectors
@@ -209,25 +203,25 @@ def _selection(comparison: Comparison, names: charts.Names) -> Figure:
 # ---------------------------------------------------------------------------- inclusions
 
 
-def _inclusions(comparison: Comparison, names: charts.Names) -> Figure | None:
-    if not comparison.audit():
+def _inclusions(results: Results, names: charts.Names) -> Figure | None:
+    if not audit(results, results.k()):
         return None
-    findings = {(each.edge.special, each.edge.general): each for each in comparison.audit()}
-    lines, nodes = graph(comparison)
+    findings = {(each.edge.special, each.edge.general): each for each in audit(results, results.k())}
+    lines, nodes = graph(results)
     for line in lines:
         finding = findings[line["special"], line["general"]]
         numbers = {key: number(getattr(finding, key)) for key in ("worse", "better", "p_value")}
         line |= {"inclusion": f"{finding.edge.special} ⊆ {finding.edge.general}", "verdict": finding.verdict.value}
         line |= numbers
-    chart = charts.inclusions(charts.shades(comparison.study.optimizers))
+    chart = charts.inclusions(charts.shades(results.study.optimizers))
     chart = chart.properties(height=60 + 50 * len({node["y"] for node in nodes}))
     caption = "From left to right, each optimizer to those that can follow it: tuned well enough, they are never worse."
     return Figure("inclusions", "Inclusions", caption, [Panel(chart, [*lines, *nodes], key="inclusions")], 1)
 
 
-def graph(comparison: Comparison) -> tuple[Rows, Rows]:
+def graph(results: Results) -> tuple[Rows, Rows]:
     """Lines (without those that follow from others) and nodes of the inclusion graph."""
-    drawn = reduction([each.edge for each in comparison.audit()])
+    drawn = reduction([each.edge for each in audit(results, results.k())])
     places = layout([(edge.special, edge.general) for edge in drawn])
     lines = [
         {"special": edge.special, "general": edge.general, "x": start[0], "y": start[1], "x2": end[0], "y2": end[1]}
@@ -256,10 +250,10 @@ def layout(pairs: list[tuple[str, str]]) -> dict[str, tuple[float, float]]:
 # ---------------------------------------------------------------------------- protocols
 
 
-def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
+def _protocols(resultss: Sequence[Results]) -> Figure | None:
     """Tuning protocols side by side: those of one study, or several studies."""
-    first = comparisons[0]
-    columns = by_protocol(comparisons)
+    first = resultss[0]
+    columns = by_protocol(resultss)
     rules = [rule for column in columns.values() for rule in column]
     if len(set(rules)) == len(rules):  # none has two protocols
         return None
@@ -286,16 +280,16 @@ def _protocols(comparisons: Sequence[Comparison]) -> Figure | None:
 # ---------------------------------------------------------------------------- trials
 
 
-def _hyperparameters(comparison: Comparison, name: str, names: charts.Names) -> Figure | None:
+def _hyperparameters(results: Results, name: str, names: charts.Names) -> Figure | None:
     """The final metric against each hyperparameter that was searched."""
-    study, free = comparison.study, comparison.study.optimizer(name).space.free
+    study, free = results.study, results.study.optimizer(name).space.free
     if not free:
         return None
-    border = worst(comparison.outcome(name), study.select)
-    better = max if _upwards(comparison.outcome(name), study.select) else min
+    border = worst(results.outcome(name), study.select)
+    better = max if _upwards(results.outcome(name), study.select) else min
     rows = []
-    for trial in comparison.trials[name]:
-        value = trial.curve.at(study.select, comparison.outcome(name).step)
+    for trial in results.trials[name]:
+        value = trial.curve.at(study.select, results.outcome(name).step)
         rows.append(
             {
                 "optimizer": name,
@@ -309,7 +303,7 @@ def _hyperparameters(comparison: Comparison, name: str, names: charts.Names) -> 
     number = list(study.optimizers).index(name)
     panels = [
         Panel(charts.hyperparameter(f"x{i}", one, names), rows, study.select, f"trials:{number}:{i}")
-        for i, one in sorted(enumerate(free), key=lambda each: show_order(each[1].name))
+        for i, one in sorted(enumerate(free), key=lambda each: display_order(each[1].name))
     ]
     return Figure(f"hyperparameters-{_file_name(name, list(study.optimizers))}", name, "", panels, 3)
 
@@ -350,13 +344,13 @@ def coordinate(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _curves(comparison: Comparison, names: charts.Names) -> Figure:
-    metric = comparison.study.select
-    outcomes = [comparison.outcome(name) for name in names]
+def _curves(results: Results, names: charts.Names) -> Figure:
+    metric = results.study.select
+    outcomes = [results.outcome(name) for name in names]
     end, outer = ("domainMin", min) if _upwards(outcomes[0], metric) else ("domainMax", max)
     border = outer(value for outcome in outcomes for value in _in_sight(outcome, metric))
     panels = [
-        Panel(charts.curves(name, names, **{end: border}), list(_curve_rows(comparison.outcome(name), metric)), metric)
+        Panel(charts.curves(name, names, **{end: border}), list(_curve_rows(results.outcome(name), metric)), metric)
         for name in names
     ]
     caption = f"Each optimizer's best trial over others of its pool (at most {_SHOWN_CURVES})."
@@ -384,24 +378,24 @@ def _curve_rows(outcome: Outcome, metric: str) -> Iterator[dict[str, Any]]:
                     yield {"trial": trial.point.index} | row
 
 
-def _sweeps(comparison: Comparison, names: charts.Names) -> Figure | None:
+def _sweeps(results: Results, names: charts.Names) -> Figure | None:
     """Other budgets, and other targets."""
-    study, k = comparison.study, comparison.study.trials
-    first = comparison.outcome(next(iter(names)))
+    study, k = results.study, results.study.trials
+    first = results.outcome(next(iter(names)))
     evaluated = first.curve(first.pool[0]).steps
     if len(evaluated) < 2:
         return None
     steps = [int(evaluated[i]) for i in np.unique(np.geomspace(1, len(evaluated), _SWEEP).round().astype(int) - 1)]
     rows = [
-        {"optimizer": name, "step": step, **estimate(comparison.outcome(name).at(step=step).best(k))}
+        {"optimizer": name, "step": step, **estimate(results.outcome(name).at(step=step).best(k))}
         for name in names
         for step in steps
     ]
     panels = [Panel(charts.budgets(names), [row for row in rows if row["mean"] is not None], study.select)]
     metric = study.target.metric if study.target else study.select
     reached = [
-        {"optimizer": name, "target": value, **estimate(comparison.outcome(name).at(target=aim).steps_to_target(k))}
-        for value in swept_targets(comparison, names, metric)
+        {"optimizer": name, "target": value, **estimate(results.outcome(name).at(target=aim).steps_to_target(k))}
+        for value in swept_targets(results, names, metric)
         for aim in [Target(metric, value)]
         for name in names
     ]
@@ -414,9 +408,9 @@ def _sweeps(comparison: Comparison, names: charts.Names) -> Figure | None:
     return Figure("budgets", "Other budgets and targets", caption, panels)
 
 
-def swept_targets(comparison: Comparison, names: charts.Names, metric: str) -> list[float]:
+def swept_targets(results: Results, names: charts.Names, metric: str) -> list[float]:
     """From what half of all trials reach in the end to what the best do."""
-    outcomes = [comparison.outcome(name).at(select=metric) for name in names]
+    outcomes = [results.outcome(name).at(select=metric) for name in names]
     ranked = np.concatenate([outcome.ranked() for outcome in outcomes])
     ranked = ranked[np.isfinite(ranked)]
     if not len(ranked):

@@ -9,36 +9,35 @@ import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
-from levelfield.analysis.boundaries import Place
+from levelfield.analysis.boundaries import Place, boundaries
+from levelfield.analysis.health import health
 from levelfield.analysis.protocols import by_protocol, flips, pairs
+from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
-from levelfield.report import charts
-from levelfield.report.data import kind, page_data, script_json
-from levelfield.report.figures import Figure, figures, reported_metric
-from levelfield.report.tables import latex_tables, space_rows
-from levelfield.taxonomy.audit import Finding
-from levelfield.words import (
-    rerun_sentences,
-    seeded_sentences,
-    show_hyperparameters,
-    show_metric,
-    show_number,
-    show_range,
-    show_time,
+from levelfield.formatting import (
+    format_duration,
+    format_hyperparameters,
+    format_metric,
+    format_number,
+    format_range,
 )
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
+from levelfield.report import charts
+from levelfield.report.columns import reported_metric, rows
+from levelfield.report.figures import Figure, figures
+from levelfield.report.narrative import followed_sentences, rerun_sentences, sentences
+from levelfield.report.payload import kind, page_data, script_json
+from levelfield.report.tables import latex_tables, space_rows
+from levelfield.taxonomy.audit import Finding, audit
 
 _FILE_CONFIG = {"view": {"stroke": None}, "axis": {"gridColor": "#e4e4e4"}}
 
 
-def write_report(comparison: Comparison, path: Path, protocols: Sequence[Comparison] = ()) -> Path:
-    page = render(comparison, protocols)
+def write_report(results: Results, path: Path, protocols: Sequence[Results] = ()) -> Path:
+    page = render(results, protocols)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written beside its place and moved there, so that a reader never meets half a page.
@@ -51,14 +50,14 @@ def write_report(comparison: Comparison, path: Path, protocols: Sequence[Compari
     return path
 
 
-def write_figures(comparison: Comparison, folder: Path, protocols: Sequence[Comparison] = ()) -> list[Path]:
+def write_figures(results: Results, folder: Path, protocols: Sequence[Results] = ()) -> list[Path]:
     """Every figure as PDF, SVG and PNG, and the tables in LaTeX."""
     import vl_convert
 
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures(comparison, protocols):
+        for figure in figures(results, protocols):
             spec = _together(figure)
             drawn = {
                 "pdf": vl_convert.vegalite_to_pdf(spec),
@@ -68,7 +67,7 @@ def write_figures(comparison: Comparison, folder: Path, protocols: Sequence[Comp
             for form, content in drawn.items():
                 paths.append(folder / f"{figure.name}.{form}")
                 paths[-1].write_bytes(content)
-        for name, text in latex_tables(comparison).items():
+        for name, text in latex_tables(results).items():
             paths.append(folder / f"{name}.tex")
             paths[-1].write_text(text, "utf-8")
     except OSError as error:
@@ -114,7 +113,7 @@ def _template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
     )
-    environment.filters |= {"number": show_number, "count": lambda value: f"{value:,.0f}"}
+    environment.filters |= {"number": format_number, "count": lambda value: f"{value:,.0f}"}
     return environment.get_template("page.html")
 
 
@@ -126,43 +125,43 @@ def _vega() -> str:
     return bundle
 
 
-def render(comparison: Comparison, protocols: Sequence[Comparison] = (), version: str | None = None) -> str:
+def render(results: Results, protocols: Sequence[Results] = (), version: str | None = None) -> str:
     """The page. With a version of the trials, it asks the server for newer ones."""
-    study = comparison.study
-    found = figures(comparison, protocols)
-    columns = by_protocol(protocols or [comparison])
+    study = results.study
+    found = figures(results, protocols)
+    columns = by_protocol(protocols or [results])
     names = list(study.optimizers)
-    metrics = list(comparison.outcome(names[0]).metrics)
+    metrics = list(results.outcome(names[0]).metrics)
     folder = resources.files("levelfield.report")
     return _template().render(
         study=study,
-        sentences=comparison.sentences(),
-        complete=comparison.complete,
-        narrow=comparison.narrow,
-        report=reported_metric(comparison),
+        sentences=sentences(results),
+        complete=results.complete,
+        narrow=results.narrowed_spaces,
+        report=reported_metric(results),
         metrics=metrics,
         lone=len(metrics) == 1,  # then there is nothing else to show
         colours=charts.shades(names),
-        rows=[_shown(comparison, row) for row in comparison.rows()],
-        largest=max((len(comparison.outcome(name).pool) for name in names), default=0),
+        rows=[_shown(results, row) for row in rows(results)],
+        largest=max((len(results.outcome(name).pool) for name in names), default=0),
         figures=_numbered(found),
-        findings=[_shown_finding(finding) for finding in comparison.audit()],
-        seeded=seeded_sentences(comparison),
-        reruns=rerun_sentences(comparison),
-        boundaries=[each for each in comparison.boundaries() if each.place not in (Place.FIXED, Place.UNKNOWN)],
-        checks=comparison.health(),
-        show_range=show_range,
+        findings=[_shown_finding(finding) for finding in audit(results, results.k())],
+        seeded=followed_sentences(results),
+        reruns=rerun_sentences(results),
+        boundaries=[each for each in boundaries(results) if each.place not in (Place.FIXED, Place.UNKNOWN)],
+        checks=health(results),
+        format_range=format_range,
         flips=[str(each) for each in flips(columns)],
         shared=any(len(each.protocols) > 1 for each in pairs(columns)),
         axes={
             name: [(one, charts.axis_title(one), kind(one)) for one in study.optimizer(name).space.free]
             for name in names
         },
-        spaces=list(space_rows(comparison)),
-        cost=_cost(comparison),
-        provenance=comparison.provenance,
+        spaces=list(space_rows(results)),
+        cost=_cost(results),
+        provenance=results.provenance,
         toml=study.to_toml(),
-        data=script_json(page_data(comparison, found, version)),
+        data=script_json(page_data(results, found, version)),
         version=version,
         vega=_vega(),
         script="\n".join((folder / name).read_text("utf-8") for name in ("statistics.js", "page.js")),
@@ -182,20 +181,22 @@ def _numbered(found: Sequence[Figure]) -> dict[str, list[tuple[Figure, list[int]
     return sections
 
 
-def _shown(comparison: Comparison, row: dict[str, Any]) -> dict[str, str]:
-    study, outcome = comparison.study, comparison.outcome(row["optimizer"])
+def _shown(results: Results, row: dict[str, Any]) -> dict[str, str]:
+    study, outcome = results.study, results.outcome(row["optimizer"])
     reached = row.get("steps_probability", 0.0)
     texts = {"optimizer": row["optimizer"], "protocol": row["protocol"]}
-    for key, metric in (("select", study.select), ("report", reported_metric(comparison))):
+    for key, metric in (("select", study.select), ("report", reported_metric(results))):
         found = outcome.best(study.trials, metric)
         known = not math.isnan(found.mean)
-        texts[key] = show_metric(metric, found.mean)
-        texts[f"{key}_range"] = f"{show_metric(metric, found.low)} – {show_metric(metric, found.high)}" if known else ""
+        texts[key] = format_metric(metric, found.mean)
+        texts[f"{key}_range"] = (
+            f"{format_metric(metric, found.low)} – {format_metric(metric, found.high)}" if known else ""
+        )
     return texts | {
         "steps": f"{row['steps_mean']:,.0f} ({reached:.0%})" if reached > 0 else "–",
         "trials": f"{row['feasible']} of {row['tried']}",
         "feasible": str(row["feasible"]),
-        "hyperparameters": show_hyperparameters(row["best_hyperparameters"]),
+        "hyperparameters": format_hyperparameters(row["best_hyperparameters"]),
     }
 
 
@@ -213,10 +214,10 @@ def _shown_finding(finding: Finding) -> dict[str, str]:
     }
 
 
-def _cost(comparison: Comparison) -> list[dict[str, Any]]:
+def _cost(results: Results) -> list[dict[str, Any]]:
     found = []
-    for name, trials in comparison.trials.items():
-        outcome = comparison.outcome(name)
+    for name, trials in results.trials.items():
+        outcome = results.outcome(name)
         seconds = sum(trial.seconds for trial in trials)
         found.append(
             {
@@ -224,7 +225,7 @@ def _cost(comparison: Comparison) -> list[dict[str, Any]]:
                 "tried": outcome.tried,
                 "infeasible": outcome.tried - len(outcome.pool),
                 "steps": outcome.spent,
-                "time": show_time(seconds),
+                "time": format_duration(seconds),
             }
         )
     return found

@@ -10,20 +10,16 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from levelfield.errors import NoStore, StoreError, UsageError
+from levelfield.pool import PoolCount, pool_window
 from levelfield.report.page import render
-from levelfield.runner import pool_window
+from levelfield.run import read
 from levelfield.store import Store
 from levelfield.study import Study, digest
-from levelfield.trial import Status
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -37,12 +33,11 @@ _HEADERS = {
 
 
 class Live:
-    """What a store holds of a study at this moment. ``compared`` is Comparison, which the report cannot import."""
+    """What a store holds of a study at this moment."""
 
-    def __init__(self, study: Study, location: str, compared: Callable[[Study, Store], Comparison]) -> None:
+    def __init__(self, study: Study, location: str) -> None:
         self.study = study
         self._location = location
-        self._compared = compared
         self._identities = {name: study.identity(name) for name in study.optimizers}
         self._text = study.to_toml()
         self._drawing = threading.Lock()
@@ -57,22 +52,20 @@ class Live:
 
     def state(self) -> dict[str, Any]:
         """How full the pools are, and a version that changes when their trials do. Reads no curves."""
-        rows: list[dict[str, Any]] = []
+        counts: dict[str, PoolCount] = {}
         pools = []
         with self._open() as store:
             for name, identity in self._identities.items():
                 statuses = store.statuses(identity)
-                pool = {i: statuses[i] for i in pool_window(statuses, self.study.pool) if i in statuses}
-                feasible = sum(status is Status.FEASIBLE for status in pool.values())
-                counts = {"feasible": feasible, "infeasible": len(pool) - feasible, "pool": self.study.pool}
-                rows.append({"optimizer": name, **counts})
-                pools.append(pool)
+                counts[name] = PoolCount.of(statuses, self.study.pool, self.study.points(name))
+                pools.append({i: statuses[i] for i in pool_window(statuses, self.study.pool) if i in statuses})
         return {
             "version": digest([self._text, pools]),
-            "complete": all(
-                self.study.full(row["optimizer"], row["feasible"], row["feasible"] + row["infeasible"]) for row in rows
-            ),
-            "optimizers": rows,
+            "complete": all(count.full for count in counts.values()),
+            "optimizers": [
+                {"optimizer": name, "feasible": count.feasible, "infeasible": count.infeasible, "pool": count.n}
+                for name, count in counts.items()
+            ],
         }
 
     def page(self) -> str:
@@ -83,13 +76,8 @@ class Live:
             with self._open() as store:
                 source = version, store.count()  # reruns and the like are no part of the pools, but of the page
                 if self._drawn is None or self._drawn[0] != source:
-                    self._drawn = source, render(self._compared(self.study, store), version=version)
+                    self._drawn = source, render(read(self.study, store), version=version)
             return self._drawn[1]
-
-    def settle(self) -> None:
-        """Wait for a page that is being drawn: Python cannot end well under a thread that is inside JAX."""
-        with self._drawing:
-            pass
 
 
 class Server(ThreadingHTTPServer):
@@ -104,7 +92,7 @@ class Server(ThreadingHTTPServer):
             super().__init__(address, _Handler)
         except (OSError, UnicodeError) as error:
             if getattr(error, "errno", None) == errno.EADDRINUSE:
-                raise UsageError(f"port {port} is in use: choose another by --port, or 0 for any free one") from None
+                raise UsageError(f"port {port} is in use; choose another one, or 0 for any free port") from None
             raise UsageError(f"{host}:{port}: cannot be listened on ({getattr(error, 'strerror', error)})") from None
         bound = str(self.server_address[0])
         self.loopback = ipaddress.ip_address(bound).is_loopback
@@ -114,10 +102,6 @@ class Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """HTTPServer's own asks for the machine's name, too: slow where DNS is, and of no use here."""
         socketserver.TCPServer.server_bind(self)
-
-    def server_close(self) -> None:
-        super().server_close()
-        self.live.settle()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # a reader who has left is no error
@@ -144,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         except StoreError as error:
             answer = HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n", "text/plain"
         except Exception:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "something is wrong: the server's terminal says what\n")
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error; see the server log\n")
             raise
         self._answer(*answer)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_metric, format_range
 from levelfield.space import dimension
 from levelfield.study import Study, built_in_studies, load_study
-from levelfield.words import show_metric, show_range
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
+from levelfield.taxonomy.audit import audit
 
 _INITIAL = "_initial"
 _SPECIAL = {
@@ -35,9 +34,9 @@ _SPECIAL = {
 }
 
 
-def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
+def space_rows(results: Results) -> Iterator[dict[str, str]]:
     """The search spaces as text, one row for each axis; beside it the initial space's, where that is known."""
-    study = comparison.study
+    study = results.study
     for name, optimizer in study.optimizers.items():
         initial = _initial(study, name)
         for one in optimizer.space:
@@ -45,7 +44,7 @@ def space_rows(comparison: Comparison) -> Iterator[dict[str, str]]:
                 "optimizer": name,
                 "rule": optimizer.rule.name,
                 "hyperparameter": one.key,
-                "range": show_range(one.dimension),
+                "range": format_range(one.dimension),
                 "initial": initial.get(one.name, ""),
                 "corrected": optimizer.corrected.get(one.key, ""),
             }
@@ -56,7 +55,7 @@ def _initial(study: Study, name: str) -> dict[str, str]:
     space = study.optimizer(name).space
     if study.refined:
         first = {each.axis: each.before for each in reversed(study.refined) if each.optimizer == name}
-        return {one.name: show_range(dimension(first.get(one.key, one.dimension.spec()))) for one in space}
+        return {one.name: format_range(dimension(first.get(one.key, one.dimension.spec()))) for one in space}
     built_in = built_in_studies()
     if study.name not in built_in or f"{study.name}{_INITIAL}" not in built_in:
         return {}
@@ -66,34 +65,34 @@ def _initial(study: Study, name: str) -> dict[str, str]:
     before = load_study(f"{study.name}{_INITIAL}").optimizers.get(name)
     keys = {one.key for one in space}
     return {
-        one.name: ("" if one.key in keys else f"{one.key} ") + show_range(one.dimension)
+        one.name: ("" if one.key in keys else f"{one.key} ") + format_range(one.dimension)
         for one in (before.space if before else ())
     }
 
 
-def latex_tables(comparison: Comparison) -> dict[str, str]:
+def latex_tables(results: Results) -> dict[str, str]:
     """Name → table."""
-    found = {"outcomes": _outcomes(comparison), "spaces": _spaces(comparison)}
-    if comparison.audit():
-        found["audit"] = _audit(comparison)
+    found = {"outcomes": _outcomes(results), "spaces": _spaces(results)}
+    if audit(results, results.k()):
+        found["audit"] = _audit(results)
     return found
 
 
-def _outcomes(comparison: Comparison) -> str:
-    study = comparison.study
-    test = comparison.outcome(next(iter(study.optimizers))).test_metric
+def _outcomes(results: Results) -> str:
+    study = results.study
+    test = results.outcome(next(iter(study.optimizers))).test_metric
     metrics = [study.select, *([test] if test else [])]
     headings = ["optimizer", *(text for metric in metrics for text in (metric, "5–95%"))]
     if study.target:
         headings += ["steps to target", "reached"]
     rows = []
     for name in study.optimizers:
-        outcome = comparison.outcome(name)
+        outcome = results.outcome(name)
         cells = [name]
         for metric in metrics:
             found = outcome.best(study.trials, metric)
-            low, high = show_metric(metric, found.low), show_metric(metric, found.high)
-            cells += [show_metric(metric, found.mean), "–" if math.isnan(found.mean) else f"{low} – {high}"]
+            low, high = format_metric(metric, found.low), format_metric(metric, found.high)
+            cells += [format_metric(metric, found.mean), "–" if math.isnan(found.mean) else f"{low} – {high}"]
         if study.target:
             reached = outcome.steps_to_target(study.trials)
             cells += ["–" if math.isnan(reached.mean) else f"{reached.mean:,.0f}", _percent(reached.probability)]
@@ -101,13 +100,13 @@ def _outcomes(comparison: Comparison) -> str:
     return _latex([*headings, "feasible"], rows)
 
 
-def _spaces(comparison: Comparison) -> str:
-    rows = list(space_rows(comparison))
+def _spaces(results: Results) -> str:
+    rows = list(space_rows(results))
     keys = ["optimizer", "hyperparameter", *(["initial"] if any(row["initial"] for row in rows) else []), "range"]
     return _latex(keys, [[row[key] for key in keys] for row in rows], "l")
 
 
-def _audit(comparison: Comparison) -> str:
+def _audit(results: Results) -> str:
     rows = [
         [
             f"{each.edge.special} ⊆ {each.edge.general}",
@@ -116,7 +115,7 @@ def _audit(comparison: Comparison) -> str:
             "–" if math.isnan(each.p_value) else f"{each.p_value:.2g}",
             each.verdict.value,
         ]
-        for each in comparison.audit()
+        for each in audit(results, results.k())
     ]
     return _latex(["inclusion", "worse", "better", "p", "verdict"], rows)
 

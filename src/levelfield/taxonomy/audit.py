@@ -1,43 +1,40 @@
 """The audit, after training: for each inclusion of a study, is the general optimizer's best no worse?
 
-If it is worse by more than chance, tuning has failed it: its best hyperparameters were not found, or its search
-space does not hold them. The evidence says which.
+If it is worse by more than chance, its tuning failed: its best hyperparameters were not found, or its search space does
+not contain them. The evidence says which.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from levelfield.analysis.best_of import check_k
-from levelfield.analysis.boundaries import Place
+from levelfield.analysis.best_of import CLEAR, check_k
+from levelfield.analysis.boundaries import Place, boundaries
 from levelfield.analysis.permutation import holm, p_value
-from levelfield.errors import DataError
-from levelfield.taxonomy.coverage import edge_coverage, gradient_scale
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_metric, format_range
+from levelfield.taxonomy.coverage import edge_coverage
 from levelfield.taxonomy.order import Edge, inclusions
-from levelfield.words import CLEAR, show_metric, show_range
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
 
 SIGNIFICANT = 0.05
-_FALLING = 0.05  # of what N trials gain over one: if the second half of them brings more, more would help
+_FALLING = 0.05  # if the second half of N trials brings more than this share of their gain, more would help
 
 
 class Verdict(StrEnum):
     CONSISTENT = "consistent"
     NO_SEPARATION = "no separation"
     VIOLATED = "violated"
-    UNKNOWN = "unknown"  # one of the pools is empty, or neither has a value to go by
+    UNKNOWN = "unknown"  # a pool is empty, or no trial has a finite value
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the pools say of one inclusion, at K trials."""
+    """What the pools say about one inclusion, at K trials."""
 
     edge: Edge
     k: int
@@ -48,65 +45,68 @@ class Finding:
     evidence: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        about = {"special": self.edge.special, "general": self.edge.general, "k": self.k}
+        names = {"special": self.edge.special, "general": self.edge.general, "k": self.k}
         numbers = {"worse": self.worse, "better": self.better, "p_value": self.p_value}
-        return about | numbers | {"verdict": self.verdict.value, "evidence": list(self.evidence)}
+        return names | numbers | {"verdict": self.verdict.value, "evidence": list(self.evidence)}
 
     def __str__(self) -> str:
         special, general = self.edge.special, self.edge.general
         if self.verdict is Verdict.UNKNOWN:
-            return f"{special} ⊆ {general}: no feasible trials to judge by."
+            return f"{special} ⊆ {general}: unknown (no feasible trials)."
         numbers = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions; p = {self.p_value:.2g}"
-        said = f"{special} ⊆ {general}: {self.verdict} ({general} is {numbers})."
+        sentence = f"{special} ⊆ {general}: {self.verdict} ({general} is {numbers})."
         if self.verdict is Verdict.VIOLATED:
-            said += f" {general} is under-tuned: {'; '.join(self.evidence) or 'nothing in its search tells why'}."
-        return said
+            reasons = "; ".join(self.evidence) or "its search does not show why"
+            sentence += f" {general} is under-tuned: {reasons}."
+        return sentence
 
 
-def audit(comparison: Comparison, k: int) -> list[Finding]:
-    """A finding for each inclusion between the study's optimizers."""
+@functools.lru_cache(maxsize=4)  # the page asks for the same findings several times
+def audit(results: Results, k: int) -> list[Finding]:
+    """Return a finding for each inclusion between the study's optimizers."""
     check_k(k)
-    scale = functools.cache(lambda: gradient_scale(comparison.study))  # measured once, if it is needed at all
-    found = inclusions(comparison.study)
+    edges = inclusions(results.study)
     raw = []
-    for edge in found:
-        special, general = comparison.outcome(edge.special), comparison.outcome(edge.general)
+    for edge in edges:
+        special, general = results.outcome(edge.special), results.outcome(edge.general)
         known = special.best_trial or general.best_trial
         raw.append(p_value(special.ranked(), general.ranked(), k) if known else math.nan)
     findings = []
-    for edge, p in zip(found, holm(raw), strict=True):
-        worse = comparison.beats(edge.special, edge.general, k)
-        better = comparison.beats(edge.general, edge.special, k)
+    for edge, p in zip(edges, holm(raw), strict=True):
+        worse = results.beats(edge.special, edge.general, k)
+        better = results.beats(edge.general, edge.special, k)
         verdict = _verdict(worse, p)
-        evidence = tuple(_evidence(comparison, edge, k, scale)) if verdict is Verdict.VIOLATED else ()
+        evidence = tuple(_evidence(results, edge, k)) if verdict is Verdict.VIOLATED else ()
         findings.append(Finding(edge, k, worse, better, p, verdict, evidence))
     return findings
 
 
 def _verdict(worse: float, p: float) -> Verdict:
-    if p != p:
+    if math.isnan(p):
         return Verdict.UNKNOWN
-    if worse <= 1 - CLEAR:  # a lead that hardly ever shows is none, however certain
+    if worse <= 1 - CLEAR:  # a lead that hardly ever shows does not count, however certain it is
         return Verdict.CONSISTENT
     return Verdict.VIOLATED if p < SIGNIFICANT else Verdict.NO_SEPARATION
 
 
-def _evidence(comparison: Comparison, edge: Edge, k: int, scale: Callable[[], float]) -> Iterator[str]:
-    """What may have kept the general optimizer from its best."""
-    study, outcome = comparison.study, comparison.outcome(edge.general)
-    try:
-        covered = edge_coverage(study, edge, scale() if any(way.limit for way in edge.ways) else 0.0)
+def _evidence(results: Results, edge: Edge, k: int) -> Iterator[str]:
+    """Yield what may have kept the general optimizer from its best."""
+    study, outcome = results.study, results.outcome(edge.general)
+    scale = results.gradient_scale
+    if scale is None and any(way.limit for way in edge.ways):
+        yield f"whether its space can express {edge.special} is unknown: its runs did not measure the gradients"
+    else:
+        covered = edge_coverage(study, edge, scale or 0.0)
         if not covered.whole:
             yield str(covered)
-    except DataError:
-        yield "whether its space can express the other is not known here, without the data"
-    for found in comparison.boundaries(k):
-        if found.optimizer == edge.general and found.place in (Place.LOWER, Place.UPPER):
-            yield f"its good trials lie {found.place} of {found.axis.key} ({show_range(found.axis.dimension)})"
+    for boundary in boundaries(results, k):
+        if boundary.optimizer == edge.general and boundary.place in (Place.LOWER, Place.UPPER):
+            searched = format_range(boundary.axis.dimension)
+            yield f"its good trials lie {boundary.place} of {boundary.axis.key} ({searched})"
     if outcome.infeasible_share > 0.5:
         yield f"{outcome.infeasible_share:.0%} of its trials are infeasible"
     n = len(outcome.pool)
-    first, half, whole = (outcome.best(each).mean for each in (1, max(1, n // 2), n))
+    first, half, whole = (outcome.best(trials).mean for trials in (1, max(1, n // 2), n))
     if abs(half - whole) > _FALLING * abs(first - whole):
-        said = f"{show_metric(study.select, half)} at K = {max(1, n // 2)}, {show_metric(study.select, whole)} at {n}"
-        yield f"more trials would still improve it ({said})"
+        shown = [format_metric(study.select, mean) for mean in (half, whole)]
+        yield f"more trials would still improve it ({shown[0]} at K = {max(1, n // 2)}, {shown[1]} at {n})"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from levelfield.errors import UsageError
+from levelfield.formatting import format_number
 from levelfield.space import Choice, Hyperparameters, Log, Space
 from levelfield.study import Study
 from levelfield.taxonomy.inclusions import Inclusion
@@ -30,7 +31,6 @@ from levelfield.taxonomy.order import (
     sample,
     translated,
 )
-from levelfield.words import show_number
 
 TOLERANCE = 0.1
 POINTS = 128
@@ -53,9 +53,9 @@ class Shortfall:
     def __str__(self) -> str:
         said = []
         if self.needs_high > self.high:
-            said.append(f"{self.key} ≤ {show_number(self.high)} would have to reach {show_number(self.needs_high)}")
+            said.append(f"{self.key} ≤ {format_number(self.high)} would have to reach {format_number(self.needs_high)}")
         if self.needs_low < self.low:
-            said.append(f"{self.key} ≥ {show_number(self.low)} would have to reach {show_number(self.needs_low)}")
+            said.append(f"{self.key} ≥ {format_number(self.low)} would have to reach {format_number(self.needs_low)}")
         return " and ".join(said)
 
 
@@ -227,7 +227,7 @@ class StudyCoverage:
         if self.covered or self.missing:
             yield "  inclusions  how much of the special optimizer's space the general one's can express"
         if self.covered and self.gradient_scale is not None:
-            yield f"              (entries of a gradient at the start: about {show_number(self.gradient_scale)})"
+            yield f"              (entries of a gradient at the start: about {format_number(self.gradient_scale)})"
         pairs = [f"{each.edge.special} ⊆ {each.edge.general}" for each in self.covered]
         width = max(map(len, pairs), default=0)
         for pair, each in zip(pairs, self.covered, strict=True):

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import qmc
 
+from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Hyperparameters, Space, Value
 from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, taken
-from levelfield.words import listed, show_number
 from levelfield.workloads import get_workload
 
 _POINTS = 64
@@ -63,7 +63,7 @@ def _order(study: Study) -> tuple[list[Edge], list[Missing]]:
         if outside := _outside(study, *pair):
             reasons[pair] = outside
         elif tried and not ways[pair] and not _narrower(study, *pair):
-            reasons[pair] = listed(min(tried.values(), key=len))
+            reasons[pair] = join_words(min(tried.values(), key=len))
     held = {pair for pair in ways if ways[pair] and pair not in reasons}
     for middle, special, general in itertools.product(study.optimizers, repeat=3):
         if special != general and {(special, middle), (middle, general)} <= held and ways[special, general]:
@@ -195,7 +195,7 @@ def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list
         if one.dimension.free or one.name in opened:
             continue
         if one.name == limit or any(overshoot(one, at) for at in needed(values, one, (len(points),))):
-            found.append(f"{one.key} is fixed at {show_number(one.dimension.ends[0])}")
+            found.append(f"{one.key} is fixed at {format_number(one.dimension.ends[0])}")
     return found + _left_out(study, theirs, values, opened)
 
 
@@ -230,5 +230,5 @@ def _outside(study: Study, special: str, general: str) -> str | None:
         places = needed(values, one, (len(points),))
         single = len(set(places)) == 1
         if (same or single) and any(overshoot(one, at) for at in places):
-            out.append(f"{one.key} = {show_number(places[0])}" if single and places[0] is not None else one.key)
-    return f"{special}'s {listed(out)} leave{'s' if len(out) == 1 else ''} {general}'s range" if out else None
+            out.append(f"{one.key} = {format_number(places[0])}" if single and places[0] is not None else one.key)
+    return f"{special}'s {join_words(out)} leave{'s' if len(out) == 1 else ''} {general}'s range" if out else None

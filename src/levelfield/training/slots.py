@@ -1,4 +1,4 @@
-"""The loop on the host: slots are filled, trained to their next evaluation, emptied and refilled."""
+"""The loop on the host: fill slots, train them to their next evaluation, empty and refill them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from levelfield.training.program import Program
-from levelfield.trial import Curve, Point, Status, Trial
-
-
-@dataclass(frozen=True)
-class Segment:
-    """What one stretch of training between two evaluations brought."""
-
-    finished: list[Trial]
-    running: int  # trials still in flight
-    trial_steps: int  # steps trained, over all slots that held a trial
-    seconds: float
-    note: str = ""  # what the user should know
+from levelfield.training.program import Program, Slot
+from levelfield.trial import Curve, Point, Progress, Status, Trial
 
 
 @dataclass
@@ -37,10 +26,10 @@ class _InFlight:
         return Trial(self.point, status, curve, self.started, self.seconds)
 
 
-def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Segment]:
-    """Train what ``take`` hands out, until it hands out nothing and no trial is in flight.
+def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Progress]:
+    """Train the points that ``take`` hands out, until it returns None and no trial is in flight.
 
-    ``take`` is asked for a point whenever a slot is free, after the caller has seen all that finished.
+    ``take`` is called whenever a slot is free, after the caller has seen all finished trials.
     """
     job, metrics = program.job, program.metrics
     loss = metrics.index("train_loss")
@@ -71,23 +60,21 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Segmen
                 continue
             held[position] = None
             program.leave(position)
-        yield Segment(finished, sum(flight is not None for flight in held), trained, elapsed)
+        yield Progress(finished, sum(flight is not None for flight in held), trained, elapsed)
 
 
-def _refill(program, slots, held, take):
+def _refill(program: Program, slots: Slot, held: list[_InFlight | None], take: Callable[[], Point | None]) -> Slot:
     """Put the next points into the free slots."""
     fresh = np.zeros(program.slots, bool)
     for position, flight in enumerate(held):
         if flight is None and (point := take()):
             held[position] = _InFlight(point, time.time())
             fresh[position] = True
-    if not fresh.any():
+    started = [flight.point for flight, is_fresh in zip(held, fresh, strict=True) if flight and is_fresh]
+    if not started:
         return slots
-    points = [held[position].point if fresh[position] else None for position in range(program.slots)]
-    template = next(point for point in points if point)
-    seeds = np.array([(point or template).seed for point in points], np.uint32)
-    numbers = {
-        name: np.array([float((point or template).hyperparameters[name]) for point in points])
-        for name in program.job.traced
-    }
+    # The other slots keep what they hold, so any point serves as their argument.
+    points = [flight.point if flight and is_fresh else started[0] for flight, is_fresh in zip(held, fresh, strict=True)]
+    seeds = np.array([point.seed for point in points], np.uint32)
+    numbers = {name: np.array([float(point.hyperparameters[name]) for point in points]) for name in program.job.traced}
     return program.fill(slots, fresh, seeds, numbers)

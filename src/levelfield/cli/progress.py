@@ -1,4 +1,4 @@
-"""Progress of a run: a live table in a terminal, plain lines elsewhere. Always on stderr."""
+"""The progress of a run: a live table in a terminal, plain lines elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.executors import Progress
-from levelfield.runner import pool_window
+from levelfield.formatting import format_metric
+from levelfield.pool import PoolCount, pool_window
 from levelfield.study import Study
-from levelfield.trial import Direction, Status, Trial
-from levelfield.words import show_metric
+from levelfield.trial import Direction, Progress, Trial
 from levelfield.workloads import get_workload
 
 _PLAIN_INTERVAL = 10.0  # seconds between plain lines
@@ -28,12 +27,12 @@ class _Row:
     feasible: int = 0
     infeasible: int = 0
     running: int = 0
-    best: float = math.nan  # of this run
+    best: float = math.nan  # over the stored trials and those of this run
     trained: bool = False  # in this run
 
 
 class RunProgress:
-    """Hears the runner and shows what it hears. Use as a context manager around a run."""
+    """Shows what a run reports. Use it as a context manager around the run."""
 
     def __init__(self, study: Study, console: Console | None = None) -> None:
         self._study = study
@@ -42,10 +41,10 @@ class RunProgress:
         maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
         self._better = max if maximize else min
         self._trial_steps = 0
-        self._underway = 0  # of them, those of trials that have not finished
+        self._unfinished_steps = 0  # the part of them that belongs to trials that have not finished
         self._training = 0.0  # seconds
         self._begun = time.perf_counter()
-        self._printed, self._said = self._begun, ""
+        self._printed, self._last_line = self._begun, ""
         self._live: Live | None = None
         self.finished = 0
 
@@ -59,22 +58,27 @@ class RunProgress:
         if self._live:
             self._live.__exit__(*exception)
 
-    def begin(self, stored: Mapping[str, Mapping[int, Status]]) -> None:
-        for optimizer, statuses in stored.items():
-            row, window = self._rows[optimizer], pool_window(statuses, self._study.pool)
-            found = [status for index, status in statuses.items() if index in window]
-            row.feasible, row.infeasible = found.count(Status.FEASIBLE), found.count(Status.INFEASIBLE)
+    def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+        for optimizer, trials in stored.items():
+            if optimizer not in self._rows:  # a later round of a refinement may not have it
+                continue
+            self._rows[optimizer] = row = _Row()
+            window = pool_window({index: trial.status for index, trial in trials.items()}, self._study.pool)
+            for index in window:
+                if index in trials:
+                    self._count(row, trials[index])
 
     def advance(self, optimizer: str, progress: Progress) -> None:
         row = self._rows[optimizer]
         if progress.note:
-            self.say(f"{optimizer}: {progress.note}")
+            self.note(f"{optimizer}: {progress.note}")
         row.running, row.trained = progress.running, True
         self._trial_steps += progress.trial_steps
-        self._underway += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
+        self._unfinished_steps += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
         self._training += progress.seconds
         for trial in progress.finished:
-            self._finish(row, trial)
+            self.finished += 1
+            self._count(row, trial)
         now = time.perf_counter()
         if not self._live and now - self._printed >= _PLAIN_INTERVAL:
             self._print(self._line(optimizer))
@@ -84,17 +88,16 @@ class RunProgress:
         if not self._live:
             self._print(self._line(optimizer))
 
-    def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+    def note(self, message: str) -> None:
+        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def _print(self, line: str) -> None:
         self._printed = time.perf_counter()
-        if line != self._said:
-            self._said = line
-            self.say(line)
+        if line != self._last_line:
+            self._last_line = line
+            self.note(line)
 
-    def _finish(self, row: _Row, trial: Trial) -> None:
-        self.finished += 1
+    def _count(self, row: _Row, trial: Trial) -> None:
         row.infeasible += not trial.feasible
         row.feasible += trial.feasible
         value = trial.curve.final(self._study.select)
@@ -103,38 +106,38 @@ class RunProgress:
 
     def _line(self, optimizer: str) -> str:
         row = self._rows[optimizer]
-        best = "" if math.isnan(row.best) else f", best {show_metric(self._study.select, row.best)}"
+        best = "" if math.isnan(row.best) else f", best {format_metric(self._study.select, row.best)}"
         return (
             f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
             f"{row.running} running{best}; {self._speed() if row.trained else 'nothing to run'}"
         )
 
     def _speed(self) -> str:
-        missing = sum(self._study.pool - row.feasible for name, row in self._rows.items() if not self._full(name))
+        missing = sum(self._study.pool - row.feasible for name, row in self._rows.items() if not self._is_full(name))
         if not self._trial_steps:
             return "compiling" if missing else "nothing to run"
         rate = self._trial_steps / self._training
-        left = max(missing * self._study.steps - self._underway, 0) / rate
+        left = max(missing * self._study.steps - self._unfinished_steps, 0) / rate
         elapsed = time.perf_counter() - self._begun
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
         return f"{speed} trial-steps/s, {_clock(elapsed)} elapsed, about {_clock(left)} left"
 
-    def _full(self, optimizer: str) -> bool:
+    def _is_full(self, optimizer: str) -> bool:
         row = self._rows[optimizer]
-        return self._study.full(optimizer, row.feasible, row.feasible + row.infeasible)
+        return PoolCount(self._study.pool, row.feasible, row.infeasible, self._study.points(optimizer)).full
 
     def _render(self) -> Table:
         table = Table(title=None, caption=self._speed(), caption_justify="left", box=None, pad_edge=False)
         for heading in ("optimizer", "feasible", "infeasible", "running", f"best {self._study.select}"):
             table.add_column(heading, justify="left" if heading == "optimizer" else "right")
         for name, row in self._rows.items():
-            done = self._full(name)
+            done = self._is_full(name)
             table.add_row(
                 Text(f"{'✓' if done else '·'} {name}"),
                 f"{row.feasible}/{self._study.pool}",
                 str(row.infeasible),
                 str(row.running),
-                show_metric(self._study.select, row.best),
+                format_metric(self._study.select, row.best),
                 style="green" if done else "bold" if row.running else "dim",
             )
         return table

@@ -1,6 +1,6 @@
-"""Compare an optimizer of your own with tuned baselines: register its rule, say what it includes, run a study.
+"""Compare a custom optimizer with tuned momentum: register its rule, declare an inclusion, and run a study.
 
-python examples/own_optimizer.py
+python examples/custom_optimizer.py
 """
 
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ lf.register_rule(
 )
 
 
-# With a large softness it is momentum, at a learning rate larger by as much.
+# With a large softness s, soft_sign takes the steps of momentum if its learning rate is s times as large.
 def as_momentum(learning_rate, momentum, *, softness):
     """α_t = s η_t, the same γ"""
     return {"learning_rate": learning_rate * softness, "momentum": momentum, "softness": softness}
@@ -35,7 +35,7 @@ def as_momentum(learning_rate, momentum, *, softness):
 inclusion = lf.register_inclusion("momentum", "soft_sign", as_momentum, limit="softness")
 
 study = lf.Study(
-    name="own_optimizer",
+    name="custom_optimizer",
     workload="quadratic",
     steps=300,
     trials=10,
@@ -57,7 +57,7 @@ if __name__ == "__main__":
     print(inclusion, "verified:", lf.verify(inclusion).holds)
     for line in lf.coverage(study).lines():
         print(line)
-    comparison = lf.compare(study, store="levelfield-out/own_optimizer/trials.db")
+    comparison = lf.compare(study, store="levelfield-out/custom_optimizer/trials.db")
     for sentence in comparison.sentences():
         print(sentence)
-    print(comparison.write_report("levelfield-out/own_optimizer/report.html"))
+    print(comparison.write_report("levelfield-out/custom_optimizer/report.html"))

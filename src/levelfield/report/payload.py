@@ -5,42 +5,44 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
+from levelfield.analysis.best_of import CLEAR
 from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_hyperparameters
 from levelfield.report import charts
-from levelfield.report.figures import Figure, Panel, Rows, coordinate, graph, reported_metric, shown_ks
+from levelfield.report.columns import reported_metric
+from levelfield.report.figures import Figure, Panel, Rows, coordinate, graph, shown_ks
 from levelfield.space import Axis
-from levelfield.taxonomy.audit import SIGNIFICANT
-from levelfield.words import CLEAR, show_hyperparameters
-
-if TYPE_CHECKING:
-    from levelfield.comparison import Comparison
+from levelfield.taxonomy.audit import SIGNIFICANT, audit
 
 
-def page_data(comparison: Comparison, figures: Sequence[Figure], version: str | None) -> dict[str, Any]:
-    study = comparison.study
+def page_data(results: Results, figures: Sequence[Figure], version: str | None) -> dict[str, Any]:
+    study = results.study
     number = {name: i for i, name in enumerate(study.optimizers)}
-    lines, nodes = graph(comparison)
+    lines, nodes = graph(results)
     panels = [panel for figure in figures for panel in figure.panels]
     return {
         "k": study.trials,
         "select": study.select,
-        "report": reported_metric(comparison),
-        "target": study.target.model_dump() if study.target else None,
-        "metrics": {name: way.value for name, way in comparison.outcome(next(iter(number))).metrics.items()},
-        "ks": shown_ks(comparison) if any(comparison.outcome(name).pool for name in number) else [],
+        "report": reported_metric(results),
+        "target": asdict(study.target) if study.target else None,
+        "metrics": {name: way.value for name, way in results.outcome(next(iter(number))).metrics.items()},
+        "ks": shown_ks(results) if any(results.outcome(name).pool for name in number) else [],
         "constants": {
             "clear": CLEAR,
             "significant": SIGNIFICANT,
             "permutations": PERMUTATIONS,
             "enough": ENOUGH,
         },
-        "optimizers": [_optimizer(comparison, name) for name in number],
+        "optimizers": [_optimizer(results, name) for name in number],
         "edges": [
-            {"special": number[each.edge.special], "general": number[each.edge.general]} for each in comparison.audit()
+            {"special": number[each.edge.special], "general": number[each.edge.general]}
+            for each in audit(results, results.k())
         ],
         "graph": {
             "lines": [
@@ -48,15 +50,15 @@ def page_data(comparison: Comparison, figures: Sequence[Figure], version: str | 
             ],
             "nodes": [node | {"optimizer": number[node["optimizer"]]} for node in nodes],
         },
-        "panels": [_panel(panel, study.select, reported_metric(comparison)) for panel in panels],
+        "panels": [_panel(panel, study.select, reported_metric(results)) for panel in panels],
         "version": version,
     }
 
 
-def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
+def _optimizer(results: Results, name: str) -> dict[str, Any]:
     """An optimizer's trials, column by column."""
-    outcome, trials = comparison.outcome(name), comparison.trials[name]
-    axes = comparison.study.optimizer(name).space.free
+    outcome, trials = results.outcome(name), results.trials[name]
+    axes = results.study.optimizer(name).space.free
     reached = iter(outcome.steps if outcome.target else [])
     return {
         "name": name,
@@ -67,7 +69,7 @@ def _optimizer(comparison: Comparison, name: str) -> dict[str, Any]:
         "reached": [_whole(next(reached, math.inf)) if trial.feasible else None for trial in trials],
         "metrics": {metric: [_metric(t.curve.at(metric, outcome.step)) for t in trials] for metric in outcome.metrics},
         "x": [[coordinate(one.coordinate(trial.point.hyperparameters)) for trial in trials] for one in axes],
-        "hyperparameters": [show_hyperparameters(trial.point.hyperparameters) for trial in trials],
+        "hyperparameters": [format_hyperparameters(trial.point.hyperparameters) for trial in trials],
     }
 
 

@@ -1,0 +1,167 @@
+"""The results of a study: a frozen record of its stored trials and each optimizer's outcome.
+
+Statistics, audit, narrative and report take a ``Results``. Views of it (another metric, an earlier step, part of the
+search spaces) are new records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from levelfield.analysis.best_of import check_k
+from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.ranking import rank_probabilities, settles
+from levelfield.errors import UnknownName
+from levelfield.pool import PoolCount
+from levelfield.space import Space
+from levelfield.study import Optimizer, Study
+from levelfield.trial import Target, Trial
+from levelfield.workloads import get_workload
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A special optimizer's best trial, and the general optimizer's trial that followed it."""
+
+    special: str
+    general: str
+    followed: Trial
+    trial: Trial
+
+    def as_dict(self, metric: str) -> dict[str, Any]:
+        names = {"special": self.special, "general": self.general, "metric": metric}
+        return names | {"followed": self.followed.curve.final(metric), "seeded": self.trial.curve.final(metric)}
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What the stored trials of a study say."""
+
+    study: Study
+    trials: Mapping[str, Sequence[Trial]]  # of each optimizer's pool, infeasible ones included
+    outcomes: Mapping[str, Outcome]
+    provenance: Sequence[Mapping[str, Any]] = ()  # each way in which trials were trained, once
+    followed: Sequence[Followed] = ()  # extra trials that no statistic counts
+    reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with fresh seeds
+    narrowed_spaces: bool = False  # whether parts of the search spaces are left out
+
+    @classmethod
+    def of(
+        cls, study: Study, trials: Mapping[str, Sequence[Trial]], provenance: Sequence[Mapping[str, Any]] = ()
+    ) -> Results:
+        """Return the results of a study's trials."""
+        return cls(study, trials, outcomes_of(study, trials), provenance)
+
+    def outcome(self, optimizer: str) -> Outcome:
+        if optimizer not in self.outcomes:
+            raise UnknownName.of("optimizer of this study", optimizer, self.outcomes)
+        return self.outcomes[optimizer]
+
+    def k(self, k: int | None = None) -> int:
+        """Return the number of trials asked for, or the study's K."""
+        chosen = self.study.trials if k is None else k
+        check_k(chosen)
+        return chosen
+
+    def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
+        """Return P(one optimizer's best of k is strictly better than the other's)."""
+        return self.outcome(ours).beats(self.outcome(theirs), self.k(k))
+
+    def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
+        """Return P(an optimizer's best of k comes first, second, …); ties share the better place."""
+        probabilities = rank_probabilities([outcome.ranked() for outcome in self.outcomes.values()], self.k(k))
+        return {name: [float(p) for p in row] for name, row in zip(self.outcomes, probabilities, strict=True)}
+
+    def settles(self) -> int | None:
+        """Return from which number of trials on the ranking by expected best is that of the whole pools."""
+        return settles([outcome.ranked() for outcome in self.outcomes.values()])
+
+    def count(self, optimizer: str) -> PoolCount:
+        """Return how far an optimizer's pool is filled."""
+        outcome = self.outcome(optimizer)
+        feasible = len(outcome.pool)
+        return PoolCount(self.study.pool, feasible, outcome.tried - feasible, self.study.points(optimizer))
+
+    @property
+    def complete(self) -> bool:
+        return all(self.count(name).full for name in self.outcomes)
+
+    @property
+    def gradient_scale(self) -> float | None:
+        """The size of the gradients where training starts, as measured by the runs; None if no run stored it."""
+        scales = (entry.get("gradient_scale") for entry in self.provenance)
+        return next((float(scale) for scale in scales if scale is not None), None)
+
+    def at(self, *, select: str | None = None, step: int | None = None, target: Target | None = None) -> Results:
+        """Return the same trials, selected by another metric, read at an earlier step, or with another target.
+
+        Schedules were tuned for the full budget: trials trained with a shorter one would end better.
+        """
+        outcomes = {
+            name: with_cost(outcome.at(select=select, step=step, target=target), self.trials[name])
+            for name, outcome in self.outcomes.items()
+        }
+        return self._view(self.study.replace(select=select, target=target), self.trials, outcomes)
+
+    def narrowed(self, ranges: Mapping[str, Mapping[str, Any]]) -> Results:
+        """Return what the results would be with smaller search spaces.
+
+        ``ranges``: optimizer → axis → (low, high), or the choices to keep. Only the trials inside are kept, which are
+        the quasi-random points that fell into that part of the space.
+        """
+        optimizers, trials = dict(self.study.optimizers), dict(self.trials)
+        for name, axes in ranges.items():
+            optimizer = self.study.optimizer(name)
+            narrow = {axis.key: axis for axis in optimizer.space}
+            free = [axis.key for axis in optimizer.space.free]
+            for key, kept in axes.items():
+                if key not in free:
+                    raise UnknownName.of(f"free axis of {name}", key, free)
+                narrow[key] = narrow[key].narrowed(kept)
+                trials[name] = [trial for trial in trials[name] if narrow[key].holds(trial.point.hyperparameters)]
+            optimizers[name] = replace(optimizer, space=Space(tuple(narrow.values())))
+        study = self.study.replace(optimizers=optimizers, **self._counts_within(optimizers))
+        outcomes = {
+            name: with_cost(outcome.at(step=self.outcome(name).step), trials[name])
+            for name, outcome in outcomes_of(study, trials).items()
+        }
+        return replace(self._view(study, trials, outcomes), narrowed_spaces=True)
+
+    def _counts_within(self, optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
+        """Return K and N that the smallest of these grids still has points for."""
+        if self.study.search != "grid":
+            return {}
+        points = int(min(optimizer.space.size for optimizer in optimizers.values()))
+        return {"trials": min(self.study.trials, points), "pool": min(self.study.pool, points)}
+
+    def _view(self, study: Study, trials: Mapping[str, Sequence[Trial]], outcomes: Mapping[str, Outcome]) -> Results:
+        """Return a view that keeps the followed trials and reruns that are still about the best trials."""
+        return replace(
+            self,
+            study=study,
+            trials=trials,
+            outcomes=outcomes,
+            followed=[pair for pair in self.followed if pair.followed is outcomes[pair.special].best_trial],
+            reruns={
+                name: rerun.at(select=outcomes[name].select, step=outcomes[name].step)
+                for name, rerun in self.reruns.items()
+                if outcomes[name].best_trial is self.outcome(name).best_trial
+            },
+        )
+
+
+def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Outcome]:
+    metrics = dict(get_workload(study.workload).metrics)
+
+    def outcome(name: str, tried: Sequence[Trial]) -> Outcome:
+        pool = [trial for trial in tried if trial.feasible]
+        return with_cost(Outcome(name, pool, len(tried), metrics, study.select, study.target), tried)
+
+    return {name: outcome(name, tried) for name, tried in trials.items()}
+
+
+def with_cost(outcome: Outcome, tried: Sequence[Trial]) -> Outcome:
+    """Return the outcome with the cost of all its trials, as far as they are read."""
+    return replace(outcome, spent=sum(map(outcome.last, tried)))

@@ -1,0 +1,173 @@
+"""Results in the terminal: a comparison as a table and in words, a ladder, the taxonomy as a tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from levelfield.analysis.boundaries import boundaries
+from levelfield.analysis.protocols import Columns, flips, pairs
+from levelfield.analysis.results import Results
+from levelfield.formatting import MISSING, format_hyperparameters, format_interval, format_metric, pluralize
+from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
+from levelfield.report.narrative import followed_sentences, rerun_sentences, search_sentences, sentences
+from levelfield.taxonomy.verify import Verification
+
+_PIPE_WIDTH = 120  # a pipe has no width of its own
+_LEAST_WIDTH = 30  # of a column of hyperparameters; where there is less, they go below the table
+
+
+def _console(console: Console | None) -> Console:
+    console = console or Console()
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def print_comparison(results: Results, console: Console | None = None) -> None:
+    console = _console(console)
+    _print_table(results, console)
+    search_heading = "The searches:"
+    if any(not boundary.settled for boundary in boundaries(results)):
+        search_heading = "The searches ('levelfield refine' proposes better ranges):"
+    for heading, lines in (
+        ("", sentences(results)),
+        ("Extra trials that follow best trials (no statistic counts them):", followed_sentences(results)),
+        ("The best trials with fresh seeds:", rerun_sentences(results)),
+        (search_heading, search_sentences(results)),
+    ):
+        if lines:
+            console.print(f"\n{heading}" if heading else "", highlight=False, markup=False)
+        for line in lines:
+            console.print(f"  {line}" if heading else line, highlight=False, markup=False)
+
+
+def _print_table(results: Results, console: Console) -> None:
+    """Print the outcome table; on a narrow terminal without borders, and with the long texts below it."""
+    columns = shown_columns(results)
+    table = _table(results, columns, wide=True)
+    without = [column for column in columns if column.key != "hyperparameters"]
+    room = console.width - console.measure(_table(results, without, wide=True)).maximum
+    if room >= _LEAST_WIDTH:
+        console.print(table)
+        return
+    console.print(_table(results, without, wide=False))
+    console.print("\nBest hyperparameters:", highlight=False)
+    for row in rows(results):
+        hyperparameters = format_hyperparameters(row["best_hyperparameters"]) or MISSING
+        console.print(f"  {row['optimizer']}: {hyperparameters}", highlight=False, markup=False)
+
+
+def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
+    study = results.study
+    title = Text(f"{study.name}: best of {pluralize(study.trials, 'trial')} by {study.select}")
+    if wide:
+        table = Table(title=title, title_justify="left")
+    else:
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        heading = column.heading(results)
+        label = Text(_lines(heading.main, heading.small))
+        table.add_column(
+            label, justify="right" if column.is_number else "left", no_wrap=column.key != "hyperparameters"
+        )
+    for outcome in results.outcomes.values():
+        cells = [column.text(results, outcome, results.k()) for column in columns]
+        if not wide:
+            cells[0] = replace(cells[0], small="")  # a protocol may be long
+        table.add_row(*(Text(_lines(cell.main, cell.small)) for cell in cells))
+    return table
+
+
+def _lines(main: str, small: str) -> str:
+    return "\n".join(part for part in (main, small) if part)
+
+
+def print_ladder(columns: Columns, metric: str, console: Console | None = None) -> None:
+    """Print each rule's expected best on each rung, who leads, and where pairs change places."""
+    console = _console(console)
+    table = Table(title=Text(f"{metric}, mean and {PERCENTILES}"), title_justify="left")
+    table.add_column("rule", no_wrap=True)
+    for label in columns:
+        table.add_column(Text(label), justify="right", no_wrap=True)
+    for rule in dict.fromkeys(rule for column in columns.values() for rule in column):
+        cells = [rule]
+        for column in columns.values():
+            best = column[rule].outcome.best(column[rule].k) if rule in column else None
+            if best is None or math.isnan(best.mean):
+                cells.append(MISSING)
+            else:
+                cells.append(f"{format_metric(metric, best.mean)}\n{format_interval(metric, best.low, best.high)}")
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    console.print()
+    if changes := flips(columns):
+        console.print("Rank changes (win rate in parentheses):", highlight=False)
+    for flip in changes:
+        console.print(f"  {flip}", highlight=False, markup=False)
+    settled = [pair for pair in pairs(columns) if pair.settles]
+    for pair in settled:
+        console.print(
+            f"  {pair.ours} and {pair.theirs}: {pair.leaders[str(pair.settles)]} leads from {pair.settles} on.",
+            highlight=False,
+            markup=False,
+        )
+    if not settled:
+        console.print("No two rules change rank between the rungs.", highlight=False)
+
+
+def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:
+    """Print the inclusion graph, with the rules that include a rule below it, and what the verification found."""
+    console = _console(console)
+    general = {verification.inclusion.general for verification in verifications}
+    special = dict.fromkeys(verification.inclusion.special for verification in verifications)
+    drawn: set[str] = set()
+    for root in [rule for rule in special if rule not in general]:
+        tree = Tree(Text(root, "bold"), guide_style="dim")
+        _grow(tree, root, verifications, drawn)
+        console.print(tree)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column("inclusion", no_wrap=True)
+    table.add_column("witness")
+    for heading in ("error", "order", "float32 limit"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for verification in verifications:
+        table.add_row(*_verification_cells(verification))
+    console.print()
+    console.print(table)
+    verified = sum(verification.holds for verification in verifications)
+    console.print(f"\n{verified} of {len(verifications)} inclusions verified on random gradients.", highlight=False)
+
+
+def _grow(tree: Tree, rule: str, verifications: Sequence[Verification], drawn: set[str]) -> None:
+    """Add the rules that include a rule; a rule that has been drawn before is not expanded again."""
+    drawn.add(rule)
+    inclusions = [item.inclusion for item in verifications if item.inclusion.special == rule]
+    for general in dict.fromkeys(inclusion.general for inclusion in inclusions):
+        ways = ", ".join(inclusion.how for inclusion in inclusions if inclusion.general == general)
+        label = Text(general, "bold").append("  " + ways, "dim")
+        again = general in drawn and any(item.inclusion.special == general for item in verifications)
+        branch = tree.add(label.append("  (see above)", "dim") if again else label)
+        if general not in drawn:
+            _grow(branch, general, verifications, drawn)
+
+
+def _verification_cells(verification: Verification) -> list[Text]:
+    inclusion = verification.inclusion
+    mark = Text("✓", "green") if verification.holds else Text("✗", "bold red")
+    witness = f"{inclusion.equations}{'' if inclusion.lifts else ' (constant rate)'}"
+    if inclusion.limit:
+        witness = f"{inclusion.how}, {witness}"
+    order = "" if inclusion.exact else "none" if verification.order is None else f"{verification.order:.1f}"
+    stops = ""
+    if verification.single_stops is not None:
+        stops = f"{verification.single_stops:.0e} ({verification.single_error:.0e})"
+    error = f"{verification.error:.0e}" if verification.error else "0"
+    return [mark, *map(Text, (f"{inclusion.special} ⊆ {inclusion.general}", witness, error, order, stops))]

@@ -1,0 +1,1 @@
+"""Studies made from studies: ladders of tuning protocols, reruns, refined search spaces, followed trials."""

@@ -1,0 +1,82 @@
+"""Tuning protocols derived from a full study: the learning rate alone, then more and more hyperparameters.
+
+Each rung holds every optimizer of the study with the hyperparameters of that rung free and the others at their usual
+values. The paper's Figures 3 and 4 are such ladders: the ranking depends on the rung.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from levelfield.errors import SpaceError, StudyError, UsageError
+from levelfield.hyperparameters import GROUPS, Hyperparameter
+from levelfield.schedules import SCHEDULES
+from levelfield.space import Axis
+from levelfield.study import Optimizer, Study, optimizer_table
+
+RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")  # each frees one of GROUPS
+
+
+def ladder(study: Study) -> Study:
+    """Return one study of all rungs; a rung that gives no optimizer anything new is left out.
+
+    An optimizer that a rung gives nothing new has the same trials as on the rung below, which the store shares.
+    """
+    for name in study.optimizers:
+        if not study.optimizer(name).space.free:
+            raise UsageError(f"{name} has no free hyperparameters; a ladder needs some to fix")
+    tables: dict[str, Any] = {}
+    last: dict[str, Any] = {}
+    for rung, label in enumerate(RUNGS):
+        tuned = {name: _table(study, study.optimizer(name), rung) for name in study.optimizers}
+        if tuned == last:
+            continue
+        last = tuned
+        tables |= {f"{name} ({label})": table | {"protocol": label} for name, table in tuned.items()}
+    try:
+        return study.replace(name=f"{study.name}_ladder", optimizers=tables)
+    except (StudyError, SpaceError):
+        if study.search != "grid":
+            raise
+        raise UsageError("a ladder needs a quasi-random search; some rungs of this grid have too few points") from None
+
+
+def _table(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:
+    """Return an optimizer's table on a rung."""
+    domains = {axis.name: study.domain(optimizer.name, axis.name) for axis in optimizer.space}
+    fixed = {axis.name for axis in optimizer.space if not _is_free(axis, domains[axis.name], rung)}
+    values: dict[str, Any] = {}
+    for axis in optimizer.space:
+        if axis.name in SCHEDULES[optimizer.schedule] or (axis.name not in fixed and axis.divisor not in fixed):
+            values[axis.key] = axis.dimension.spec()
+        elif axis.name not in fixed:
+            # A ratio to ε says nothing once ε is small: search the rate itself.
+            values[axis.name] = _usual_range(axis, domains[axis.name])
+        elif (usual := _usual(axis, domains[axis.name])) is not None:
+            values[axis.name] = usual
+    return optimizer_table(optimizer, values, None if rung >= 1 else "constant", protocol="")
+
+
+def _is_free(axis: Axis, domain: Hyperparameter, rung: int) -> bool:
+    """Return whether a rung tunes an axis that the study tunes; what the study fixes stays fixed."""
+    return not axis.dimension.free or GROUPS.index(domain.group) <= rung
+
+
+def _usual(axis: Axis, domain: Hyperparameter) -> Any:
+    """Return the value of a hyperparameter that is not tuned, or None to leave it out."""
+    if domain.usual is not None:
+        return domain.usual
+    if not domain.required:
+        return domain.default
+    raise UsageError(
+        f"No usual value is known for {axis.name}; set usual= in its Hyperparameter, or fix it in the study"
+    )
+
+
+def _usual_range(axis: Axis, domain: Hyperparameter) -> dict[str, list[float]]:
+    """Return the range to search if the study's own is a ratio to something that is now fixed."""
+    if domain.usual_range is None:
+        raise UsageError(
+            f"No usual range is known for {axis.name}; set usual_range= in its Hyperparameter, or search it directly"
+        )
+    return {"log": list(domain.usual_range)}

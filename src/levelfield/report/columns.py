@@ -1,0 +1,158 @@
+"""The columns of the outcome table, each declared once: its numbers, its heading and its text.
+
+``rows`` gives the numbers (for JSON and polars); terminal, page and LaTeX show the texts. The page recomputes the cells
+that columns.js has a function for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from levelfield.analysis.best_of import HIGH, LOW
+from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.results import Results
+from levelfield.formatting import (
+    MISSING,
+    format_count,
+    format_hyperparameters,
+    format_interval,
+    format_metric,
+    format_percent,
+)
+
+PERCENTILES = f"{100 * LOW:.0f}–{100 * HIGH:.0f}%"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A heading or a cell: the main text, and a smaller one below it."""
+
+    main: str
+    small: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str  # names the column's cells on the page
+    heading: Callable[[Results], Text]
+    text: Callable[[Results, Outcome, int], Text]
+    numbers: Callable[[Results, Outcome, int], dict[str, Any]] = lambda results, outcome, k: {}
+    shown: Callable[[Results], bool] = lambda results: True
+    is_number: bool = True
+
+
+def reported_metric(results: Results) -> str:
+    """Return the metric shown beside the selection metric: its counterpart on the test set, if there is one."""
+    outcome = next(iter(results.outcomes.values()))
+    return outcome.test_metric or outcome.select
+
+
+def rows(results: Results, k: int | None = None) -> list[dict[str, Any]]:
+    """Return one row of numbers for each optimizer, in the study's order."""
+    return [
+        {name: value for column in COLUMNS for name, value in column.numbers(results, outcome, results.k(k)).items()}
+        for outcome in results.outcomes.values()
+    ]
+
+
+def shown_columns(results: Results) -> list[Column]:
+    return [column for column in COLUMNS if column.shown(results)]
+
+
+def _best_text(outcome: Outcome, k: int, metric: str) -> Text:
+    best = outcome.best(k, metric)
+    if best.mean != best.mean:
+        return Text(MISSING)
+    return Text(format_metric(metric, best.mean), format_interval(metric, best.low, best.high))
+
+
+def _select_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
+    return {"metric": outcome.select, "k": k, **asdict(outcome.best(k))}
+
+
+def _test_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
+    return {outcome.test_metric: outcome.best(k, outcome.test_metric).mean} if outcome.test_metric else {}
+
+
+def _steps_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
+    if not outcome.target:
+        return {}
+    return {f"steps_{name}": value for name, value in asdict(outcome.steps_to_target(k)).items()}
+
+
+def _steps_heading(results: Results) -> Text:
+    target = results.study.target
+    assert target
+    return Text(f"steps to {format_metric(target.metric, target.value)}", PERCENTILES)
+
+
+def _steps_text(results: Results, outcome: Outcome, k: int) -> Text:
+    steps = outcome.steps_to_target(k)
+    if steps.mean != steps.mean:
+        return Text(MISSING)
+    return Text(format_count(steps.mean), f"{format_count(steps.low)} – {format_count(steps.high)}")
+
+
+def _has_target(results: Results) -> bool:
+    return results.study.target is not None
+
+
+def _trial_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
+    return {
+        "feasible": len(outcome.pool),
+        "tried": outcome.tried,
+        "infeasible_share": outcome.infeasible_share,
+    }
+
+
+def _best_hyperparameters(outcome: Outcome) -> dict[str, Any]:
+    return dict(outcome.best_trial.point.hyperparameters) if outcome.best_trial else {}
+
+
+COLUMNS = (
+    Column(
+        "optimizer",
+        heading=lambda results: Text("optimizer"),
+        text=lambda results, outcome, k: Text(outcome.name, results.study.optimizer(outcome.name).protocol),
+        numbers=lambda results, outcome, k: {
+            "optimizer": outcome.name,
+            "protocol": results.study.optimizer(outcome.name).protocol,
+        },
+        is_number=False,
+    ),
+    Column(
+        "select",
+        heading=lambda results: Text(results.study.select, PERCENTILES),
+        text=lambda results, outcome, k: _best_text(outcome, k, outcome.select),
+        numbers=_select_numbers,
+    ),
+    Column(
+        "report",
+        heading=lambda results: Text(reported_metric(results), PERCENTILES),
+        text=lambda results, outcome, k: _best_text(outcome, k, reported_metric(results)),
+        numbers=_test_numbers,
+        shown=lambda results: reported_metric(results) != results.study.select,
+    ),
+    Column("steps", heading=_steps_heading, text=_steps_text, numbers=_steps_numbers, shown=_has_target),
+    Column(
+        "reached",
+        heading=lambda results: Text("reached"),
+        text=lambda results, outcome, k: Text(format_percent(outcome.steps_to_target(k).probability)),
+        shown=_has_target,
+    ),
+    Column(
+        "feasible",
+        heading=lambda results: Text("feasible"),
+        text=lambda results, outcome, k: Text(f"{len(outcome.pool)} of {outcome.tried}"),
+        numbers=_trial_numbers,
+    ),
+    Column(
+        "hyperparameters",
+        heading=lambda results: Text("best hyperparameters"),
+        text=lambda results, outcome, k: Text(format_hyperparameters(_best_hyperparameters(outcome))),
+        numbers=lambda results, outcome, k: {"best_hyperparameters": _best_hyperparameters(outcome)},
+        is_number=False,
+    ),
+)

@@ -1,0 +1,158 @@
+"""All sentences about results, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from levelfield.analysis.best_of import CLEAR
+from levelfield.analysis.boundaries import boundaries
+from levelfield.analysis.health import health
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_metric, format_percent, join_words, percent_rounded_down, pluralize
+from levelfield.taxonomy.audit import audit
+
+_MOSTLY = 0.75  # from this win rate on, a worse mean needs an explanation
+
+
+def sentences(results: Results) -> list[str]:
+    """Return the answer first: who wins, who is not clearly different, then caveats."""
+    study = results.study
+    ready = [name for name, outcome in results.outcomes.items() if any(map(math.isfinite, outcome.values()))]
+    lines = _caveats(results)
+    for name in [name for name in results.outcomes if name not in ready]:
+        outcome = results.outcome(name)
+        missing = study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
+        lines.append(f"{name} has no {missing}; it is left out below.")
+    if len(ready) > 1:
+        lines += _ranking(results, ready)
+    for name in ready:
+        count = results.count(name)
+        if not count.full:
+            trials = f"{count.feasible} of {count.n} feasible trials"
+            where = "in that part of its space" if results.narrowed_spaces else "so far"
+            lines.append(f"{name} has {trials} {where}.")
+    if study.target and ready:
+        lines.append(_target(results, ready))
+    return lines + _inclusions(results)
+
+
+def _caveats(results: Results) -> list[str]:
+    study, lines = results.study, []
+    if study.scale < 1:
+        lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials and pool: a dry run, not a result.")
+    codes = {entry["code"] for entry in results.provenance if "code" in entry}
+    if len(codes) > 1:
+        lines.append(
+            f"These trials were trained with {len(codes)} versions of the study's custom code; check that they are "
+            f"comparable."
+        )
+    return lines
+
+
+def _ranking(results: Results, names: Sequence[str]) -> list[str]:
+    study, k = results.study, results.study.trials
+    sign = results.outcome(names[0]).metrics[study.select].sign
+    means = {name: results.outcome(name).best(k).mean for name in names}
+    first, *others = sorted(names, key=lambda name: (math.isnan(means[name]), sign * means[name]))
+    if math.isnan(means[first]):
+        return [f"No optimizer has an expected {study.select}: too many of the best of {k} are not finite."]
+    best = format_metric(study.select, means[first])
+    lines = [f"With {pluralize(k, 'trial')} each, {first} has the best expected {study.select}: {best}."]
+    wins = {name: results.beats(first, name) for name in others}
+    losses = {name: results.beats(name, first) for name in others}
+    tied = [name for name in others if max(wins[name], losses[name]) < 0.005]
+    beaten = [name for name in others if wins[name] >= CLEAR]
+    ahead = [name for name in others if losses[name] >= _MOSTLY]
+    close = [name for name in others if name not in beaten + ahead + tied]
+    if tied:
+        lines.append(f"It ties with {join_words(tied)}.")
+    if beaten:
+        fewest = min(wins[name] for name in beaten)
+        share = "all" if fewest > 1 - 1e-9 else f"at least {percent_rounded_down(fewest)} of"
+        lines.append(f"It beats {join_words(beaten)} in {share} repetitions.")
+    for name in ahead:
+        lines.append(
+            f"However, {name} wins {percent_rounded_down(losses[name])} of repetitions against it; the rest are so "
+            f"much worse that its mean is worse."
+        )
+    if close:
+        # A rate that rounds to 95% would read as clear.
+        rates = [f"{min(round(100 * wins[name]), 94)}%" for name in close]
+        shown = [f"{close[0]} (wins {rates[0]} of repetitions)"]
+        shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
+        lines.append(f"Not clearly different from {join_words(shown, 'or')}.")
+    settled = results.settles()
+    if settled and 1 < settled <= k <= min(len(results.outcome(name).pool) for name in names):
+        lines.append(f"The ranking is the same from {settled} trials on.")
+    elif settled and settled > k:
+        lines.append(f"The ranking has not settled: it still changes up to {settled} trials.")
+    if not any(results.beats(ours, theirs) >= CLEAR for ours, theirs in itertools.permutations(names, 2)):
+        lines.append("No optimizer is clearly better than another here.")
+    return lines
+
+
+def _target(results: Results, names: Sequence[str]) -> str:
+    target, k = results.study.target, results.study.trials
+    assert target
+    shown = f"{target.metric} {format_metric(target.metric, target.value)}"
+    reached = {name: results.outcome(name).steps_to_target(k) for name in names}
+    able = {name: steps for name, steps in reached.items() if steps.probability > 0}
+    if not able:
+        return f"No trial reached the target ({shown})."
+    fewest = round(min(steps.mean for steps in able.values()))
+    fastest = [name for name, steps in able.items() if round(steps.mean) == fewest]
+    shares = {name: format_percent(able[name].probability) for name in fastest}
+    if len(set(shares.values())) == 1:
+        often = f"{shares[fastest[0]]} of repetitions"
+    else:
+        often = join_words([f"{share} ({name})" for name, share in shares.items()]) + " of repetitions"
+    verb = "reaches" if len(fastest) == 1 else "reach"
+    return f"{join_words(fastest)} {verb} the target ({shown}) fastest: {fewest:,} steps on average, in {often}."
+
+
+def _inclusions(results: Results) -> list[str]:
+    findings = [finding for finding in audit(results, results.k()) if finding.verdict != "unknown"]
+    if not findings:
+        return []
+    verdicts = [finding.verdict.value for finding in findings]
+    kinds = ("consistent", "no separation", "violated")
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in kinds if verdict in verdicts]
+    return [
+        f"Inclusions (each general optimizer against its special case): {join_words(counts)}.",
+        *(str(finding) for finding in findings if finding.verdict == "violated"),
+    ]
+
+
+def followed_sentences(results: Results) -> list[str]:
+    """Describe the extra trials that follow special optimizers' best trials."""
+    select, lines = results.study.select, []
+    for pair in results.followed:
+        own, followed = (format_metric(select, trial.curve.final(select)) for trial in (pair.trial, pair.followed))
+        lines.append(f"{pair.general} following {pair.special}'s best trial ({followed}): {own}")
+    return lines
+
+
+def rerun_sentences(results: Results, trial: str = "best trial") -> list[str]:
+    """Describe the best trials with fresh seeds."""
+    lines = []
+    for name, outcome in results.reruns.items():
+        parts = []
+        for metric in [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]:
+            values = [value for value in outcome.values(metric) if math.isfinite(value)]
+            if values:
+                mean, low, high = (
+                    format_metric(metric, value) for value in (sum(values) / len(values), min(values), max(values))
+                )
+                parts.append(f"{metric} {mean} ({low} … {high})")
+        infeasible = outcome.tried - len(outcome.pool)
+        seeds = pluralize(outcome.tried, "seed") + (f", {infeasible} of them infeasible" if infeasible else "")
+        lines.append(f"{name}'s {trial} with {seeds}: {', '.join(parts) or 'no feasible trial'}.")
+    return lines
+
+
+def search_sentences(results: Results) -> list[str]:
+    """Describe what is wrong with the searches: ranges that the trials object to, and failed checks."""
+    ranges = [str(boundary) for boundary in boundaries(results) if not boundary.settled]
+    return [f"{line}." for line in ranges + [str(check) for check in health(results) if not check.healthy]]

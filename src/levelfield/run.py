@@ -1,0 +1,269 @@
+"""One orchestration: check a study, open its store, train what is missing, follow best trials, read the results.
+
+The CLI and ``levelfield.compare`` both call this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.results import Followed, Results, outcomes_of
+from levelfield.derive.follow import Following, followings
+from levelfield.derive.refine import Refinement, check_pool, refine
+from levelfield.derive.rerun import rerun_study
+from levelfield.errors import SearchExhausted, UsageError
+from levelfield.executors import Executor, get_executor
+from levelfield.formatting import join_words
+from levelfield.pool import PoolCount, next_missing, pool_window
+from levelfield.search import Search
+from levelfield.store import Store
+from levelfield.study import Study
+from levelfield.taxonomy.order import inclusions
+from levelfield.trial import Point, Progress, Trial
+from levelfield.user_code import code_digest
+from levelfield.workloads import get_workload
+
+Location = str | Path | Store
+
+
+class Listener(Protocol):
+    """Is told of a run's progress."""
+
+    def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+        """Hear which trials the store already has."""
+
+    def advance(self, optimizer: str, progress: Progress) -> None: ...
+    def end(self, optimizer: str) -> None: ...
+    def note(self, message: str) -> None:
+        """Hear something that the user should know."""
+
+
+class Quiet:
+    """A listener that shows no progress; notes become warnings."""
+
+    def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None: ...
+    def advance(self, optimizer: str, progress: Progress) -> None: ...
+    def end(self, optimizer: str) -> None: ...
+    def note(self, message: str) -> None:
+        warnings.warn(message, stacklevel=2)
+
+
+def default_folder(study: Study) -> Path:
+    """Return where a study's store and report go unless the user says otherwise."""
+    return Path("levelfield-out") / study.name
+
+
+@contextmanager
+def opened(study: Study, location: Location | None, *, create: bool = True) -> Iterator[Store]:
+    """Open a study's store; one that is already open stays open."""
+    if isinstance(location, Store):
+        yield location
+        return
+    with Store.open(location or default_folder(study) / "trials.db", create=create) as store:
+        yield store
+
+
+def prepared(study: Study, executor: str | Executor = "local", slots: int | None = None) -> Executor:
+    """Return an executor that can train the study. Everything that can be refused is refused here."""
+    from levelfield.taxonomy.verify import check_registered
+
+    chosen = get_executor(executor, slots) if isinstance(executor, str) else executor
+    chosen.check(study)
+    check_registered(study)
+    return chosen
+
+
+def compare(
+    study: Study,
+    location: Location | None = None,
+    *,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    listener: Listener | None = None,
+    seed_inclusions: bool = False,
+) -> tuple[Results, SearchExhausted | None]:
+    """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
+    chosen = prepared(study, executor, slots)
+    with opened(study, location) as store:
+        shortage = run(study, store, chosen, listener)
+        results = read(study, store)
+        if seed_inclusions:
+            results = replace(results, followed=list(follow(results, store, chosen, listener)))
+        return results, shortage
+
+
+def read(study: Study, store: Store) -> Results:
+    """Return the results of a study's stored trials, reruns and followed trials. Trains nothing and loads no JAX."""
+    results = read_pools(study, store)
+    pairs = [(following, _stored(following, store)) for following in followings(results)]
+    followed = [following.paired(trial) for following, trial in pairs if trial]
+    return replace(results, followed=followed, reruns=_stored_reruns(results, store))
+
+
+def read_pools(study: Study, store: Store) -> Results:
+    """Return the results of a study's pools alone."""
+    trials: dict[str, list[Trial]] = {}
+    provenance: list[Mapping[str, Any]] = []
+    for name in study.optimizers:
+        identity = study.identity(name)
+        stored = {trial.point.index: trial for trial in store.trials(identity)}
+        window = pool_window({index: trial.status for index, trial in stored.items()}, study.pool)
+        trials[name] = [stored[index] for index in window if index in stored]
+        provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
+    return Results.of(study, trials, provenance)
+
+
+def _stored_reruns(results: Results, store: Store) -> dict[str, Outcome]:
+    reruns: dict[str, Outcome] = {}
+    for name, outcome in results.outcomes.items():
+        if outcome.best_trial:
+            study = rerun_study(results, [name])
+            if trials := store.trials(study.identity(name)):
+                reruns |= outcomes_of(study, {name: trials})
+    return reruns
+
+
+def run(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> SearchExhausted | None:
+    """Train until each optimizer's pool holds N feasible trials; store each trial as soon as it has finished.
+
+    Returns a SearchExhausted, rather than raising it, for optimizers whose pool cannot be filled.
+    """
+    listener = listener or Quiet()
+    if changed := optimizers_of_other_code(study, store):
+        listener.note(
+            f"{join_words(changed)}: the stored trials were trained with a different version of {study.code}. If the "
+            f"change affects their results, raise the version of the workload or rule, or use another store."
+        )
+    listener.begin({name: _by_index(store, study.identity(name)) for name in study.optimizers})
+    shortages = []
+    for name in study.optimizers:
+        if shortage := _run_optimizer(study, name, store, executor, listener):
+            shortages.append(shortage)
+    return SearchExhausted("; ".join(shortages)) if shortages else None
+
+
+def _by_index(store: Store, identity: str) -> dict[int, Trial]:
+    return {trial.point.index: trial for trial in store.trials(identity)}
+
+
+def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, listener: Listener) -> str | None:
+    """Fill an optimizer's pool; return why if that is impossible.
+
+    Counting every unfinished point as feasible tells which points the pool needs at least; only those are started, so
+    nothing is trained in vain and the pool does not depend on which trials finish first.
+    """
+    search, points = Search(study, name), study.points(name)
+    identity = study.identity(name)
+    stored = _by_index(store, identity)
+    listener.begin({name: stored})  # an earlier optimizer of this run may have had the same trials
+    statuses = {index: trial.status for index, trial in stored.items()}
+    in_flight: set[int] = set()
+
+    def upcoming() -> int | None:
+        index = next_missing(statuses, in_flight, study.pool)
+        limit = PoolCount.of(statuses, study.pool, points).limit
+        return index if index is not None and index < limit else None
+
+    def take() -> Point | None:
+        if (index := upcoming()) is None:
+            return None
+        in_flight.add(index)
+        return search.point(index)
+
+    if upcoming() is not None:
+        store.check_metrics(identity, get_workload(study.workload).metrics)
+        for progress in _train(study, name, store, executor, take):
+            for trial in progress.finished:
+                statuses[trial.point.index] = trial.status
+                in_flight.discard(trial.point.index)
+            listener.advance(name, progress)
+    listener.end(name)
+    count = PoolCount.of(statuses, study.pool, points)
+    return None if count.full else _shortage(study, name, count)
+
+
+def _train(
+    study: Study, name: str, store: Store, executor: Executor, take: Callable[[], Point | None]
+) -> Iterator[Progress]:
+    """Train the points that ``take`` hands out; each trial is stored before it is reported."""
+    identity, definition = study.identity(name), study.definition(name)
+    metrics = get_workload(study.workload).metrics
+    provenance = dict(executor.provenance())
+    if study.code:
+        provenance["code"] = code_digest(study.code)
+    if any(inclusion.limit for edge in inclusions(study) for inclusion in edge.ways):
+        provenance["gradient_scale"] = executor.gradient_scale(study)
+    for progress in executor.train(study, name, take):
+        store.add(identity, definition, metrics, progress.finished, provenance)
+        yield progress
+
+
+def _shortage(study: Study, name: str, count: PoolCount) -> str:
+    space = ", ".join(f"{axis.key} = {axis.dimension.spec()}" for axis in study.optimizer(name).space.free)
+    if count.exhausted:
+        return f"{name}: none of the grid's {count.tried} points is feasible; lower its learning rates"
+    return (
+        f"{name}: only {count.feasible} of {count.tried} trials are feasible, too few for pool = {study.pool}; "
+        f"narrow its search space, most likely the learning rate ({space or 'nothing is free'})"
+    )
+
+
+def optimizers_of_other_code(study: Study, store: Store) -> list[str]:
+    """Return the optimizers that have stored trials of another version of the study's custom code."""
+    if not study.code:
+        return []
+    now = code_digest(study.code)
+    return [
+        name
+        for name in study.optimizers
+        if any(entry.get("code", now) != now for entry in store.provenance(study.identity(name)))
+    ]
+
+
+def follow(results: Results, store: Store, executor: Executor, listener: Listener | None = None) -> Iterator[Followed]:
+    """Train each special optimizer's best point with the optimizers that include it, unless the store has it."""
+    for following in followings(results):
+        if _stored(following, store) is None:
+            points = iter([following.followed.point])
+            take = functools.partial(next, points, None)
+            for _ in _train(following.study, following.general, store, executor, take):
+                pass
+            if listener:
+                listener.note(f"{following.general} has followed {following.special}'s best trial")
+        trial = _stored(following, store)
+        assert trial
+        yield following.paired(trial)
+
+
+def _stored(following: Following, store: Store) -> Trial | None:
+    trials = store.trials(following.study.identity(following.general))
+    return next((trial for trial in trials if trial.point.index == following.followed.point.index), None)
+
+
+def refine_in_rounds(
+    study: Study, rounds: int, store: Store, executor: Executor, listener: Listener | None = None
+) -> Iterator[Refinement]:
+    """Alternate search and refinement until all ranges can stay or the rounds are used up; search the last study, too.
+
+    An optimizer whose ranges can all stay keeps its trials, because the store has them. Raises SearchExhausted if a
+    pool cannot be filled.
+    """
+    if rounds < 1:
+        raise UsageError(f"rounds = {rounds}: expected an integer of at least 1")
+    check_pool(study)
+    for number in range(rounds + 1):
+        if shortage := run(study, store, executor, listener):
+            raise shortage
+        results = read(study, store)
+        refinement = refine(results, propose=number < rounds)
+        yield refinement
+        if refinement.study is study:
+            return
+        study = refinement.study
