@@ -14,7 +14,7 @@ import polars
 import pytest
 
 import levelfield as lf
-from levelfield import rules
+from levelfield import hyperparameters, rules
 from levelfield.executors.local import LocalExecutor
 from levelfield.taxonomy import inclusions, seeding
 from levelfield.trial import Curve, Point, Status, Trial
@@ -212,7 +212,7 @@ def test_a_seed_has_the_version_of_the_rule_that_follows():
     """Else the trial of an older version would be taken for the proof."""
     identities = []
     for version in (1, 2):
-        about = {"learning_rate": rules.POSITIVE, "mix": rules.FRACTION}
+        about = {"learning_rate": hyperparameters.POSITIVE, "mix": hyperparameters.FRACTION}
         rules.register_rule("soft", lambda learning_rate, mix: None, about, version=version)
         inclusions.register_inclusion("sgd", "soft", lambda learning_rate: {"learning_rate": learning_rate, "mix": 0.0})
         tables = {"sgd": {"learning_rate": 0.1}, "soft": {"learning_rate": 0.1, "mix": {"uniform": [0, 1]}}}

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield import rules
 from levelfield.errors import LevelfieldError, SpaceError, UnknownName, UsageError
+from levelfield.hyperparameters import NOT_NEGATIVE, POSITIVE
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, known_inclusions
 from levelfield.taxonomy.order import inclusions
 
@@ -518,7 +518,7 @@ def own():
         soft = optax.stateless(lambda g, _: jax.tree.map(lambda g: g / (scale + jnp.abs(g)), g))
         return optax.chain(soft, optax.scale_by_learning_rate(learning_rate))
 
-    hyperparameters = {"learning_rate": rules.POSITIVE, "scale": rules.NOT_NEGATIVE}
+    hyperparameters = {"learning_rate": POSITIVE, "scale": NOT_NEGATIVE}
     return lf.register_rule("test_softsign", build, hyperparameters).name
 
 
@@ -591,7 +591,7 @@ def test_a_witness_that_gives_no_hyperparameters_is_not_registered(own, witness,
 def test_a_users_inclusion_is_used(own):
     lf.register_inclusion("sgd", own, scaled, limit="scale")
     assert lf.simulate("sgd", {"learning_rate": 0.1}, by=own, scale=100.0) == {"learning_rate": 10.0, "scale": 100.0}
-    halved = {"size": rules.POSITIVE}
+    halved = {"size": POSITIVE}
     lf.register_rule("test_halved", lambda size: optax.sgd(size / 2), halved)
     lf.register_inclusion("test_halved", "sgd", lambda size: {"learning_rate": size / 2}, lifts=False)
     assert lf.simulate("test_halved", {"size": 0.2}, by=own, scale=100.0) == {"learning_rate": 10.0, "scale": 100.0}
@@ -603,7 +603,7 @@ def test_a_chain_has_one_limit_at_most(own):
         return {"learning_rate": learning_rate, "scale": scale, "width": width}
 
     names = ("learning_rate", "scale", "width")
-    lf.register_rule("test_other", lambda **_: optax.identity(), dict.fromkeys(names, rules.POSITIVE))
+    lf.register_rule("test_other", lambda **_: optax.identity(), dict.fromkeys(names, POSITIVE))
     lf.register_inclusion(own, "test_other", narrow, limit="width", towards=0.0)
     lf.register_inclusion("sgd", own, scaled, limit="scale")
     lf.register_inclusion("optax.sign_sgd", own, hard, over=OVER)

@@ -20,9 +20,10 @@ from scipy import stats
 import levelfield as lf
 from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
-from levelfield.rules import Hyperparameter, get_rule
+from levelfield.hyperparameters import Hyperparameter
+from levelfield.rules import get_rule
+from levelfield.schedules import SCHEDULES
 from levelfield.store import Store
-from levelfield.study import SCHEDULES
 from levelfield.training import order
 from levelfield.training.checks import check_workload
 from levelfield.training.program import Job, program

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from levelfield.data import Data
     from levelfield.errors import LevelfieldError
     from levelfield.executors.base import Executor
-    from levelfield.rules import Hyperparameter, optimizer, register_rule
+    from levelfield.hyperparameters import Hyperparameter
+    from levelfield.rules import optimizer, register_rule
     from levelfield.store import Store
     from levelfield.study import Study, load_study
     from levelfield.taxonomy.coverage import coverage
@@ -35,7 +36,7 @@ _MODULES = {
     "Data": "data",
     "Estimate": "analysis.best_of",
     "Executor": "executors.base",
-    "Hyperparameter": "rules",
+    "Hyperparameter": "hyperparameters",
     "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",

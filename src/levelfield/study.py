@@ -14,21 +14,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
-from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
+from levelfield.hyperparameters import Hyperparameter, check_domain
+from levelfield.rules import Rule, get_rule
+from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
 from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
 from levelfield.trial import Target
 from levelfield.user_code import run_code
 from levelfield.workloads import Workload, get_workload
 
-__all__ = ["SCHEDULES", "Optimizer", "Refined", "Study", "built_in_studies", "digest", "load_study", "optimizer_table"]
-
-# What each kind of schedule takes, besides the learning rate it starts from. Both lengths are × steps.
-SCHEDULES: dict[str, dict[str, Hyperparameter]] = {
-    "constant": {},
-    "linear": {"decay_steps": POSITIVE, "decay_factor": FRACTION},
-    "step": {"decay_every": POSITIVE, "decay_factor": FRACTION},
-}
+__all__ = ["Optimizer", "Refined", "Study", "built_in_studies", "digest", "load_study", "optimizer_table"]
 
 
 @dataclass(frozen=True)

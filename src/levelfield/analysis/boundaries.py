@@ -19,7 +19,7 @@ from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_number, format_range
-from levelfield.rules import CLOSEST_TO_1, Hyperparameter
+from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
 
 BORDER = 0.1  # of a range: closer to its end is at the border

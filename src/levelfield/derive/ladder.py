@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from levelfield.errors import SpaceError, StudyError, UsageError
-from levelfield.rules import Hyperparameter
+from levelfield.hyperparameters import GROUPS, Hyperparameter
+from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis
-from levelfield.study import SCHEDULES, Optimizer, Study, optimizer_table
+from levelfield.study import Optimizer, Study, optimizer_table
 
-_MOMENTUM_LIKE = ("momentum", "beta1", "rho", "beta2", "b1", "b2", "decay")
-_EPSILON_LIKE = ("epsilon", "eps", "eps_root")
-_STEPS = (1e-5, 1e-1)  # learning rates of an adaptive rule: with a small ε, that is how far a step goes
-RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")
+RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")  # each frees one of GROUPS
 
 
 def ladder(study: Study) -> Study:
@@ -45,24 +43,23 @@ def ladder(study: Study) -> Study:
 
 def _table(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:
     """Return an optimizer's table on a rung."""
-    fixed = {axis.name for axis in optimizer.space if not _is_free(axis, rung)}
+    domains = {axis.name: study.domain(optimizer.name, axis.name) for axis in optimizer.space}
+    fixed = {axis.name for axis in optimizer.space if not _is_free(axis, domains[axis.name], rung)}
     values: dict[str, Any] = {}
     for axis in optimizer.space:
         if axis.name in SCHEDULES[optimizer.schedule] or (axis.name not in fixed and axis.divisor not in fixed):
             values[axis.key] = axis.dimension.spec()
         elif axis.name not in fixed:
             # A ratio to ε says nothing once ε is small: search the rate itself.
-            values[axis.name] = {"log": list(_STEPS)}
-        elif (usual := _usual(axis, study.domain(optimizer.name, axis.name))) is not None:
+            values[axis.name] = _usual_range(axis, domains[axis.name])
+        elif (usual := _usual(axis, domains[axis.name])) is not None:
             values[axis.name] = usual
     return optimizer_table(optimizer, values, None if rung >= 1 else "constant", protocol="")
 
 
-def _is_free(axis: Axis, rung: int) -> bool:
+def _is_free(axis: Axis, domain: Hyperparameter, rung: int) -> bool:
     """Return whether a rung tunes an axis that the study tunes; what the study fixes stays fixed."""
-    if not axis.dimension.free or axis.name == "learning_rate" or rung == len(RUNGS) - 1:
-        return True
-    return (axis.name in _MOMENTUM_LIKE and rung >= 2) or (axis.name in _EPSILON_LIKE and rung >= 3)
+    return not axis.dimension.free or GROUPS.index(domain.group) <= rung
 
 
 def _usual(axis: Axis, domain: Hyperparameter) -> Any:
@@ -74,3 +71,12 @@ def _usual(axis: Axis, domain: Hyperparameter) -> Any:
     raise UsageError(
         f"No usual value is known for {axis.name}; set usual= in its Hyperparameter, or fix it in the study"
     )
+
+
+def _usual_range(axis: Axis, domain: Hyperparameter) -> dict[str, list[float]]:
+    """Return the range to search if the study's own is a ratio to something that is now fixed."""
+    if domain.usual_range is None:
+        raise UsageError(
+            f"No usual range is known for {axis.name}; set usual_range= in its Hyperparameter, or search it directly"
+        )
+    return {"log": list(domain.usual_range)}

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from levelfield.errors import SpaceError, UnknownName, UsageError
+from levelfield.hyperparameters import Hyperparameter
 from levelfield.registry import Registry
-from levelfield.rules import Hyperparameter, Rule, get_rule
+from levelfield.rules import Rule, get_rule
 from levelfield.space import Space
 
 Witness = Callable[..., Mapping[str, Any]]

@@ -17,8 +17,9 @@ import numpy as np
 from scipy.stats import qmc
 
 from levelfield.formatting import format_number, join_words
+from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Hyperparameters, Space, Value
-from levelfield.study import SCHEDULES, Optimizer, Study
+from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, taken
 from levelfield.workloads import get_workload
 

@@ -21,9 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
 from levelfield.rules import Rule
+from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
 from levelfield.training.order import batch_indices
-from levelfield.training.schedules import schedule
 from levelfield.workloads import Workload
 
 Hyper = dict[str, Any]

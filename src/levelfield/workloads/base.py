@@ -8,7 +8,7 @@ from typing import Any
 
 from levelfield.data import Data, Tree
 from levelfield.errors import UsageError
-from levelfield.rules import Hyperparameter, check_hyperparameters
+from levelfield.hyperparameters import Hyperparameter, check_hyperparameters
 from levelfield.trial import Direction
 
 
