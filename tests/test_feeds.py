@@ -17,6 +17,8 @@ from levelfield.data import Data, Pass, Stream
 from levelfield.errors import OutOfMemory, StudyError
 from levelfield.executors import local
 from levelfield.executors.local import LocalExecutor
+from levelfield.models.layers import cross_entropy
+from levelfield.models.regularization import l2_regularized
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
@@ -24,9 +26,7 @@ from levelfield.training.order import batch_indices
 from levelfield.training.program import Job, Program, program
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
-from levelfield.workloads import Workload
-from levelfield.workloads.base import L2, WEIGHT_DECAY, minimized
-from levelfield.workloads.layers import cross_entropy, regularised
+from levelfield.workload import L2, WEIGHT_DECAY, Workload, minimized
 
 EXAMPLES, BATCH = 24, 4
 FEATURES = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32)
@@ -47,7 +47,7 @@ def mean_error(params: Any, batch: Any) -> Any:
 
 
 def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
-    return regularised(mean_error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
+    return l2_regularized(mean_error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
 
 
 def evaluate(params: Any, state: Any, batch: Any) -> Any:

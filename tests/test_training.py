@@ -20,6 +20,8 @@ from scipy import stats
 import levelfield as lf
 from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
+from levelfield.models import convolution, layers
+from levelfield.models.convolution import conv
 from levelfield.rules import Hyperparameter, get_rule
 from levelfield.store import Store
 from levelfield.study import SCHEDULES
@@ -28,9 +30,8 @@ from levelfield.training.checks import check_workload
 from levelfield.training.program import Job, program
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Direction, Point, Status, Trial
-from levelfield.workloads import Workload, convolution, get_workload, layers
-from levelfield.workloads.base import minimized
-from levelfield.workloads.convolution import conv
+from levelfield.workload import Workload, minimized
+from levelfield.workloads import get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
@@ -430,9 +431,9 @@ def test_one_compilation_serves_all_trials(free: int, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"metrics": {"valid_loss": "minimize"}}, ["train_loss"]),
-        ({"metrics": ["train_loss"]}, ["['train_loss']", "which way"]),
+        ({"metrics": ["train_loss"]}, ["['train_loss']", "'minimize' or 'maximize'"]),
         ({"metrics": {"train_loss": ["minimize"]}}, ["['minimize']"]),
-        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "minimize or maximize"]),
+        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "'minimize' or 'maximize'"]),
         ({"select": "valid_eror"}, ["'valid_eror'", "train_loss"]),
     ],
 )
@@ -702,7 +703,7 @@ def test_conv_of_more_images_than_the_cache_holds(
         return together
 
     at_once = gradients()
-    monkeypatch.setattr(convolution, "_IN_CACHE", 1)
+    monkeypatch.setattr(convolution, "_CACHE_BYTES", 1)
     for some, all_of_them in zip(gradients(), at_once, strict=True):
         np.testing.assert_allclose(some, all_of_them, rtol=1e-3, atol=1e-3)
 
@@ -892,7 +893,7 @@ def test_tolstoi_mini_s_splits() -> None:
 
 @pytest.mark.parametrize(("file", "megabytes"), [("fashion_mini.npz", 2.5), ("tolstoi_mini.txt.xz", 0.1)])
 def test_embedded_data_are_small(file: str, megabytes: float) -> None:
-    size = len((resources.files("levelfield.workloads") / "data" / file).read_bytes())
+    size = len((resources.files("levelfield.datasets") / "embedded" / file).read_bytes())
     assert 0 < size <= megabytes * 1e6
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
     from levelfield.taxonomy.order import inclusions
     from levelfield.taxonomy.verify import verify
-    from levelfield.workloads import Workload, register_workload
+    from levelfield.workload import Workload
+    from levelfield.workloads import register_workload
 
 _HOME = {
     "Comparison": "comparison",
@@ -42,7 +43,7 @@ _HOME = {
     "Store": "store",
     "Study": "study",
     "Target": "analysis.outcomes",
-    "Workload": "workloads",
+    "Workload": "workload",
     "best_of": "analysis.best_of",
     "compare": "comparison",
     "coverage": "taxonomy.coverage",

@@ -71,9 +71,9 @@ def is_running(file: str) -> bool:
 @contextmanager
 def preserved() -> Iterator[None]:
     """Restore every registry on exit. Tests use it to leave nothing behind."""
-    before = [(each._items.copy(), each._owners.copy()) for each in _registries]
+    before = {registry: (registry._items.copy(), registry._owners.copy()) for registry in _registries}
     try:
         yield
     finally:
-        for registry, (items, owners) in zip(_registries, before, strict=True):
-            registry._items, registry._owners = items, owners
+        for registry in _registries:  # some may be new: a module that has one was imported meanwhile
+            registry._items, registry._owners = before.get(registry, ({}, {}))

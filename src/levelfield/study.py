@@ -20,7 +20,8 @@ from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.rules import FRACTION, POSITIVE, Hyperparameter, Rule, check_domain, get_rule
 from levelfield.space import Space
 from levelfield.user_code import run_code
-from levelfield.workloads import Workload, get_workload
+from levelfield.workload import Workload
+from levelfield.workloads import get_workload
 
 # What each kind of schedule takes, besides the learning rate it starts from. Both lengths are × steps.
 SCHEDULES: dict[str, dict[str, Hyperparameter]] = {

@@ -18,7 +18,8 @@ from levelfield.training.checks import check_rule, check_workload
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import Segment, train
 from levelfield.trial import Point
-from levelfield.workloads import Workload, get_workload
+from levelfield.workload import Workload
+from levelfield.workloads import get_workload
 
 
 class LocalExecutor:

@@ -14,7 +14,7 @@ import numpy as np
 from levelfield.data import Data, Pass, Stream
 from levelfield.errors import LevelfieldError, StudyError, UsageError
 from levelfield.training.program import Job, load_data, one_step
-from levelfield.workloads import Workload
+from levelfield.workload import Workload
 
 
 def check_workload(workload: Workload, batch_size: int, named: Iterable[frozenset[str]] = (frozenset(),)) -> None:

@@ -24,7 +24,7 @@ from levelfield.rules import Rule
 from levelfield.training.feeds import Feeds
 from levelfield.training.order import batch_indices
 from levelfield.training.schedules import schedule
-from levelfield.workloads import Workload
+from levelfield.workload import Workload
 
 Hyper = dict[str, Any]
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
