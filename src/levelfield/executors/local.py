@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -98,7 +99,7 @@ def _fitting(compiled: Program) -> int:
     """The most slots, by halving, that there is memory for: each device's own, or the machine's, which all share."""
     stats = jax.local_devices()[0].memory_stats() or {}
     own = stats.get("bytes_limit")
-    have = own or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    have = own or _physical_memory()
 
     def together(slots: int) -> int:
         return -(-slots // jax.local_device_count()) if own else slots
@@ -107,6 +108,14 @@ def _fitting(compiled: Program) -> int:
     while together(fitting) > 1 and each * together(fitting) > have:
         fitting = _halved(fitting)
     return fitting
+
+
+def _physical_memory() -> float:
+    """Return this machine's memory in bytes; infinity if the platform does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other platforms not these names
+        return math.inf
 
 
 def _halved(slots: int) -> int:

@@ -64,9 +64,10 @@ WORKLOAD = Workload(
     metrics=CLASSIFICATION,
     select="valid_error",
     load=load,
-    **imported("levelfield.models.imagenet_resnet50", "init", "loss", "evaluate"),
+    **imported("levelfield.models.imagenet_resnet50", "init", "loss", "evaluate", "transform"),
     hyperparameters=WEIGHT_DECAY | LABEL_SMOOTHING,
     dataset="imagenet",
     slots_per_core=1,
     slots_per_gpu=1,
+    version=2,  # version 1 rounded weight decay differently
 )
