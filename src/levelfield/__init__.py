@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.order import inclusions
     from levelfield.taxonomy.verify import verify
     from levelfield.trial import Target
-    from levelfield.workloads import Workload, register_workload
+    from levelfield.workload import Workload
+    from levelfield.workloads import register_workload
 
 _MODULES = {
     "Comparison": "comparison",
@@ -43,7 +44,7 @@ _MODULES = {
     "Store": "store",
     "Study": "study",
     "Target": "trial",
-    "Workload": "workloads",
+    "Workload": "workload",
     "best_of": "analysis.best_of",
     "compare": "comparison",
     "coverage": "taxonomy.coverage",
