@@ -1,0 +1,190 @@
+"""What N trials say, and do not say, about the best of K.
+
+A pool is a sample of N trials from an optimizer's distribution over its search space, so every statistic of it is
+uncertain. The intervals here are confidence intervals for the *population*: they shrink as N grows.
+
+The best of K trials is at most x with probability 1 − (1 − F(x))^K, where F is the distribution of one trial. Its
+median is therefore the population's quantile at q = 1 − (1/2)^(1/K), and the number of trials below it is binomial:
+the interval between two order statistics covers it with a probability that does not depend on F.
+
+The distribution of F at the ordered trials does not depend on F either: F(x₍₁₎) < … < F(x₍N₎) are distributed as N
+ordered uniform numbers. ``beats`` draws them for both pools, and bounds what the mass between the trials could do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from levelfield.analysis.best_of import check_k, probability_better
+from levelfield.analysis.permutation import holm, p_value
+
+LEVEL = 0.9  # of a confidence interval
+SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
+_DRAWS = 2_000
+_SLACK = 1e-12
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The median best of K trials and its confidence interval. An open end is infinite."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Chance:
+    """A probability and its confidence interval."""
+
+    probability: float
+    low: float
+    high: float
+
+
+def interval(values: Sequence[float] | np.ndarray, k: int, level: float = LEVEL) -> Interval:
+    """Return the median best (lowest) of k trials and its confidence interval.
+
+    NaN marks an infeasible trial, which is left out. The interval holds for any distribution. An end is open, that is
+    −∞ or ∞, if there are too few trials to bound it: the lower one needs about 4.3 k of them.
+
+    >>> interval(range(100), k=10)
+    Interval(median=6.0, low=2.0, high=11.0)
+    >>> interval(range(10), k=10).low
+    -inf
+    """
+    check_k(k)
+    check_level(level)
+    ordered = np.sort(feasible(values))
+    n = len(ordered)
+    if not n:
+        return Interval(math.nan, math.nan, math.nan)
+    q = 1 - 0.5 ** (1 / k)
+    below = binomial_cdf(n, q)  # P(at most i trials lie below the median best of k)
+    tail = (1 - level) / 2
+    low = int(np.searchsorted(below, tail + _SLACK, side="right"))  # trials certain enough to lie below it
+    high = int(np.searchsorted(below, 1 - tail - _SLACK)) + 1
+    # The smallest x with 1 − (1 − F(x))^K ≥ 1/2, in the pool itself.
+    median = ordered[min(max(math.ceil(q * n - _SLACK), 1), n) - 1]
+    return Interval(
+        float(median),
+        float(ordered[low - 1]) if low else -math.inf,
+        float(ordered[high - 1]) if high <= n else math.inf,
+    )
+
+
+def needed_trials(k: int, level: float = LEVEL) -> int:
+    """Return how many trials it takes to bound the median best of k from below.
+
+    >>> needed_trials(10), needed_trials(100)
+    (44, 433)
+    """
+    check_k(k)
+    check_level(level)
+    return math.ceil(k * math.log2(2 / (1 - level)) - _SLACK)
+
+
+def binomial_cdf(n: int, p: float) -> np.ndarray:
+    """Return P(a binomial count is at most i), i = 0 … n."""
+    if p >= 1:
+        return np.append(np.zeros(n), 1.0)
+    counts = np.arange(n + 1)
+    log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    logs = log_factorials[-1] - log_factorials - log_factorials[::-1] + counts * math.log(p) + (n - counts) * math.log1p(-p)
+    return np.minimum(np.cumsum(np.exp(logs)), 1.0)
+
+
+def beats(
+    ours: Sequence[float] | np.ndarray, theirs: Sequence[float] | np.ndarray, k: int, level: float = LEVEL
+) -> Chance:
+    """Return P(the best of k of ours is lower than the best of k of theirs), with its confidence interval."""
+    check_k(k)
+    check_level(level)
+    ours, theirs = np.sort(feasible(ours)), np.sort(feasible(theirs))
+    if not len(ours) or not len(theirs):
+        return Chance(math.nan, math.nan, math.nan)
+    if k > min(len(ours), len(theirs)):
+        raise ValueError(f"k = {k}: expected at most {min(len(ours), len(theirs))}, the number of feasible trials")
+    generator = np.random.default_rng(0)
+    lows, highs = _bounds(ours, theirs, k, generator)
+    tail = (1 - level) / 2
+    estimate = probability_better(ours, theirs, k)
+    low, high = float(np.quantile(lows, tail)), float(np.quantile(highs, 1 - tail))
+    return Chance(estimate, min(low, estimate), max(high, estimate))
+
+
+def _bounds(ours: np.ndarray, theirs: np.ndarray, k: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the distribution functions at the trials; return the least and the largest chance that each draw allows.
+
+    The mass between two ordered trials may lie anywhere between them. The least chance puts ours at the upper end of
+    each gap and theirs at the lower end; the largest chance the other way around.
+    """
+    def survival(size: int) -> np.ndarray:
+        """P(one trial lies beyond the i-th ordered one), i = 0 … size + 1, for each draw."""
+        spacings = generator.exponential(size=(_DRAWS, size + 1))
+        cumulated = np.cumsum(spacings, axis=1)
+        return np.concatenate([np.ones((_DRAWS, 1)), 1 - cumulated / cumulated[:, -1:]], axis=1).clip(0.0, 1.0)
+
+    beyond_ours, beyond_theirs = survival(len(ours)), survival(len(theirs))  # columns 0 … n + 1; the last one is 0
+    return (
+        _chance(ours, theirs, beyond_ours, beyond_theirs, k, favor_ours=False),
+        _chance(ours, theirs, beyond_ours, beyond_theirs, k, favor_ours=True),
+    )
+
+
+def _chance(
+    ours: np.ndarray, theirs: np.ndarray, beyond_ours: np.ndarray, beyond_theirs: np.ndarray, k: int, favor_ours: bool
+) -> np.ndarray:
+    """Return P(best of ours < best of theirs) with ours' mass at an end of each gap and theirs' at the other.
+
+    Gap i of ours lies between ordered trials i and i + 1 (0: −∞, n + 1: ∞).
+    """
+    best = beyond_ours[:, :-1] ** k - beyond_ours[:, 1:] ** k  # P(the best of ours lies in gap i)
+    # How many of theirs' gaps lie below the place of ours' mass for certain: P(theirs is beyond) is read there.
+    if favor_ours:  # ours at the lower end of gap i, theirs at the upper end of their gaps
+        at = np.concatenate([[-math.inf], ours])
+        below = np.concatenate([[0], np.searchsorted(theirs, at[1:], side="left")])
+        return np.sum(best * beyond_theirs[:, below] ** k, axis=1)
+    at = np.concatenate([ours, [math.inf]])
+    below = np.searchsorted(theirs, at, side="right") + 1  # theirs at the lower end: the gap that begins below counts
+    return np.sum(best * beyond_theirs[:, np.minimum(below, beyond_theirs.shape[1] - 1)] ** k, axis=1)
+
+
+def separated(
+    pools: Mapping[str, Sequence[float] | np.ndarray], k: int, significance: float = SIGNIFICANCE
+) -> list[tuple[str, str]]:
+    """Return the pairs (better, worse) whose best of k differ by more than chance; lower values are better.
+
+    Two-sided permutation tests over all pairs, with Holm's correction: the chance that any of the claims is false is at
+    most ``significance``.
+
+    >>> separated({"a": range(50), "b": range(40, 90), "c": range(41, 91)}, k=5)
+    [('a', 'b'), ('a', 'c')]
+    """
+    check_k(k)
+    values = {name: feasible(pool) for name, pool in pools.items()}
+    names = [name for name, pool in values.items() if len(pool)]
+    pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
+    one_sided = [(p_value(values[a], values[b], k), p_value(values[b], values[a], k)) for a, b in pairs]
+    corrected = holm([min(1.0, 2 * min(both)) for both in one_sided])
+    return [
+        (a, b) if forward < backward else (b, a)
+        for (a, b), (forward, backward), p in zip(pairs, one_sided, corrected, strict=True)
+        if p < significance
+    ]
+
+
+def feasible(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    array = np.asarray(values, float)
+    if array.ndim != 1:
+        raise ValueError(f"values have shape {array.shape}; expected one dimension")
+    return array[~np.isnan(array)]
+
+
+def check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise ValueError(f"level = {level}: expected a number between 0 and 1")
