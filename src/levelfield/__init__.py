@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from levelfield.executors.base import Executor
     from levelfield.hyperparameters import Hyperparameter
     from levelfield.rules import optimizer, register_rule
+    from levelfield.run import coverage
     from levelfield.store import Store
     from levelfield.study import Study, load_study
-    from levelfield.taxonomy.coverage import coverage
-    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
+    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion
     from levelfield.taxonomy.order import inclusions
+    from levelfield.taxonomy.simulation import simulate
     from levelfield.taxonomy.verify import verify
     from levelfield.trial import Target
     from levelfield.workloads import Workload, register_workload
@@ -46,7 +47,7 @@ _MODULES = {
     "Workload": "workloads",
     "best_of": "analysis.best_of",
     "compare": "comparison",
-    "coverage": "taxonomy.coverage",
+    "coverage": "run",
     "inclusions": "taxonomy.order",
     "ladder": "comparison",
     "load_study": "study",
@@ -56,7 +57,7 @@ _MODULES = {
     "register_rule": "rules",
     "register_workload": "workloads",
     "rerun_study": "comparison",
-    "simulate": "taxonomy.inclusions",
+    "simulate": "taxonomy.simulation",
     "verify": "taxonomy.verify",
 }
 
