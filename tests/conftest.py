@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from fakes import NOWHERE
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -48,14 +49,6 @@ def _registries(monkeypatch) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def no_gradients() -> Iterator[None]:
-    """What the audit says of limits needs gradients, and with them JAX: any number will do here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("levelfield.taxonomy.audit.gradient_scale", lambda _: 1.0)
-        yield
-
-
 @pytest.fixture
 def command(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
     """Run a command; returns its exit code, stdout and stderr."""
@@ -72,7 +65,6 @@ def command(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
 
 
 Curves = Mapping[str, Sequence[float]]  # metric → values
-NOWHERE = {"devices": 1, "device": "none", "backend": "none", "precision": "none", "versions": {"levelfield": "0"}}
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +97,6 @@ def made() -> Callable[..., Comparison]:
                     status = Status.INFEASIBLE if index in broken else Status.FEASIBLE
                     trials.append(Trial(search.point(index), status, Curve(steps, values), seconds=0.5))
                 opened.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
-            return lf.Comparison(study, opened)
+            return lf.Comparison.load(study, opened)
 
     return make

@@ -33,11 +33,11 @@ from levelfield.datasets import (
     lm1b,
     names,
     sources,
-    split,
     stream_imagenet,
     stream_lm1b,
     text,
 )
+from levelfield.datasets.splits import split
 from levelfield.errors import DataError, UnknownName, UsageError
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -601,7 +601,7 @@ class TestImageNet:
         moved = source.rename(tmp_path / "moved")
         assert arrays("imagenet")["root"][0] == os.fsencode(source)
         with pytest.raises(DataError, match=r"train/n00000000/.*JPEG: no such file; run 'levelfield data get imagenet"):
-            imagenet.images(arrays("imagenet"), "train", [0])
+            imagenet.evaluation_images(arrays("imagenet"), "train", [0])
         get("imagenet", moved, sample=True)
         assert arrays("imagenet")["root"][0] == os.fsencode(moved)
 
@@ -632,7 +632,7 @@ class TestImageNet:
     def test_evaluation_crops_the_middle(self, source):
         development_kit(arranged(source), list(range(1, 9)))
         get("imagenet", source, sample=True)
-        found, labels = imagenet.images(arrays("imagenet"), "valid", [1, 4])
+        found, labels = imagenet.evaluation_images(arrays("imagenet"), "valid", [1, 4])
         assert found.shape == (2, 224, 224, 3)
         assert labels.tolist() == [1, 4]
         path = source / "val/ILSVRC2012_val_00000002.JPEG"
@@ -669,7 +669,7 @@ class TestImageNet:
         assert len(named) == 2
         assert any("2 so far" in message for message in named)
         with pytest.raises(DataError, match=r"JPEG: does not decode"):
-            imagenet.images(found, "train", range(16))
+            imagenet.evaluation_images(found, "train", range(16))
 
     def test_many_in_a_row_are_refused(self, source):
         development_kit(arranged(source), list(range(1, 9)))
@@ -965,5 +965,5 @@ class TestSplit:
         assert [len(part) for part in split(5, 0)] == [5, 0]
         assert [len(part) for part in split(5, 5)] == [0, 5]
         for held_out in (-1, 6):
-            with pytest.raises(UsageError, match=f"{held_out} of 5 examples cannot be held out"):
+            with pytest.raises(UsageError, match=f"held_out = {held_out}: expected a number from 0 to 5"):
                 split(5, held_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,16 +18,16 @@ from levelfield.data import Data, Pass, Stream
 from levelfield.errors import OutOfMemory, StudyError
 from levelfield.executors import local
 from levelfield.executors.local import LocalExecutor
+from levelfield.models.layers import cross_entropy
+from levelfield.models.regularization import l2_regularized, weight_decay
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
-from levelfield.training.order import batch_indices
-from levelfield.training.program import Job, Program, program
+from levelfield.training.program import Job, Program, available_cores, program
+from levelfield.training.shuffle import batch_indices
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
-from levelfield.workloads import Workload
-from levelfield.workloads.base import L2, WEIGHT_DECAY, minimized
-from levelfield.workloads.layers import cross_entropy, regularised
+from levelfield.workload import L2, WEIGHT_DECAY, Workload, minimized
 
 EXAMPLES, BATCH = 24, 4
 FEATURES = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32)
@@ -47,7 +48,7 @@ def mean_error(params: Any, batch: Any) -> Any:
 
 
 def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
-    return regularised(mean_error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
+    return l2_regularized(mean_error(params, batch), params, hyperparameters), {"seen": state["seen"] + 1}
 
 
 def evaluate(params: Any, state: Any, batch: Any) -> Any:
@@ -86,6 +87,7 @@ def workload(kind: str) -> Workload:
         loss=loss,
         evaluate=evaluate,
         hyperparameters=L2 | WEIGHT_DECAY,
+        transform=weight_decay,
     )
 
 
@@ -115,7 +117,7 @@ def test_a_stream_s_batches_come_in_bounded_portions(monkeypatch):
     monkeypatch.setattr("levelfield.training.feeds._BYTES", 1)
     job = Job(workload("stream"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))
     compiled = Program(job, 2)
-    portions = list(compiled._feeds.stretch())
+    portions = list(compiled._feeds.until_evaluation())
     assert [leaf.shape for leaf in portions[0]] == [(2, 1, BATCH, 3), (2, 1, BATCH, 1)]
     assert len(portions) == 5
 
@@ -213,7 +215,7 @@ def test_a_text_is_read_in_order_and_its_state_goes_on():
 
 
 def test_a_text_s_layout_fixes_the_batch_size():
-    with pytest.raises(StudyError, match="batch_size = 2: digits's text is laid out for 1"):
+    with pytest.raises(StudyError, match="batch_size = 2: expected 1, which the text of digits is laid out for"):
         check_workload(SEQUENTIAL, 2)
 
 
@@ -323,3 +325,12 @@ def test_a_program_tells_its_memory():
         return Program(job, slots).memory
 
     assert 0 < memory(2) < memory(64)
+
+
+def test_training_needs_nothing_that_only_linux_has(monkeypatch):
+    for name in ("sched_getaffinity", "sysconf"):
+        monkeypatch.delattr(os, name)
+    assert available_cores() == os.cpu_count()
+    trials, notes = run(LocalExecutor(2), quadratic())
+    assert len(trials) == 8
+    assert notes == []

@@ -11,9 +11,9 @@ import pytest
 
 import levelfield as lf
 from levelfield.analysis.protocols import Entry, by_protocol, flips, pairs
+from levelfield.derive.ladder import RUNGS, ladder
 from levelfield.errors import UsageError
 from levelfield.hyperparameters import POSITIVE, Hyperparameter
-from levelfield.protocols import RUNGS, ladder
 from levelfield.rules import register_rule
 from levelfield.study import built_in_studies
 

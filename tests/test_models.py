@@ -19,19 +19,22 @@ from scipy import stats
 
 from levelfield.data import Pass, Stream
 from levelfield.errors import DataError, UsageError
-from levelfield.workloads import (
-    Workload,
+from levelfield.models import (
+    augmentation,
     cifar10_resnet32,
     cifar10_vgg16,
     cifar100_allcnnc,
     fashion_mnist_cnn,
     imagenet_resnet50,
-    images,
     layers,
     lm1b_transformer,
+    regularization,
     resnet,
     war_and_peace_lstm,
 )
+from levelfield.workloads import get_workload
+from levelfield.workloads import lm1b_transformer as lm1b_workload
+from levelfield.workloads import war_and_peace_lstm as war_and_peace_workload
 
 NAMES = (
     "fashion_mnist_cnn",
@@ -42,11 +45,6 @@ NAMES = (
     "war_and_peace_lstm",
     "lm1b_transformer",
 )
-
-
-def workload(name: str) -> Workload:
-    found: Workload = importlib.import_module(f"levelfield.workloads.{name}").WORKLOAD
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +156,7 @@ def test_simple_cnn(torch: Any) -> None:
 
 def test_all_cnn_c(torch: Any) -> None:
     net = cifar100_allcnnc.Net()
-    inputs = images.standardise(jnp.asarray(bytes_of((2, 32, 32, 3))))
+    inputs = augmentation.standardize(jnp.asarray(bytes_of((2, 32, 32, 3))))
     params, state = model(net, inputs)
     t = Torch(torch)
     x, layer = t.image(inputs), iter(params[f"Conv_{i}"] for i in range(9))
@@ -174,7 +172,7 @@ def test_all_cnn_c(torch: Any) -> None:
 
 def test_vgg(torch: Any) -> None:
     net = cifar10_vgg16.Net(stages=((8, 8), (16, 16), (24,) * 3, (32,) * 3, (32,) * 3), hidden=48)
-    inputs = images.standardise(jnp.asarray(bytes_of((4, 32, 32, 3))))
+    inputs = augmentation.standardize(jnp.asarray(bytes_of((4, 32, 32, 3))))
     params, state = model(net, inputs)
     norms = state["batch_stats"]
     t = Torch(torch)
@@ -325,7 +323,7 @@ def test_batch_norm_has_the_gradient_of_its_equations(groups: int) -> None:
 
 def test_a_batch_that_ghost_batches_do_not_fill_is_refused() -> None:
     net = layers.BatchNorm(decay=0.9, ghost=4)
-    with pytest.raises(UsageError, match="batch of 10 is no multiple of the ghost batch of 4"):
+    with pytest.raises(UsageError, match="batch size 10: expected a multiple of 4, the size of a ghost batch"):
         net.init(jax.random.key(0), jnp.zeros((10, 3)), True)
 
 
@@ -347,8 +345,9 @@ def test_max_pooling(torch: Any) -> None:
 def small_lstm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The workload's module with a small net and 4 streams of 6 characters at a time."""
     monkeypatch.setattr(war_and_peace_lstm, "NET", war_and_peace_lstm.Net(units=12))
-    monkeypatch.setattr(war_and_peace_lstm, "_STREAMS", 4)
-    monkeypatch.setattr(war_and_peace_lstm, "_WINDOW", 6)
+    for module in (war_and_peace_lstm, war_and_peace_workload):
+        monkeypatch.setattr(module, "STREAMS", 4)
+        monkeypatch.setattr(module, "WINDOW", 6)
     return war_and_peace_lstm
 
 
@@ -391,7 +390,7 @@ def test_lstm_carries_its_state(torch: Any, small_lstm: Any) -> None:
 
 def test_lstm_evaluates_a_split_as_one_text(torch: Any, small_lstm: Any) -> None:
     text = np.random.default_rng(0).integers(0, 83, 4 * 6 * 5 + 3, dtype=np.uint8)
-    batches = small_lstm.windows(text)
+    batches = war_and_peace_workload.windows(text)
     assert batches.shape == (5, 4, 7)
     params, _ = model(small_lstm.NET, jnp.zeros((4, 6), jnp.int32), small_lstm.NET.zero(4))
     junk = jax.tree.map(lambda leaf: leaf + 5.0, small_lstm.NET.zero(4))  # training's state is not used
@@ -430,13 +429,13 @@ def test_lstm_starts_as_tensorflows(small_lstm: Any) -> None:
 
 def test_text_is_read_in_streams() -> None:
     text = np.arange(50 * 50 * 3 + 7)
-    batches = war_and_peace_lstm.windows(text)
+    batches = war_and_peace_workload.windows(text)
     assert batches.shape == (3, 50, 51)
     for stream in range(50):
         inputs, targets = batches[:, stream, :-1].ravel(), batches[:, stream, 1:].ravel()
         np.testing.assert_array_equal(inputs, np.arange(150) + stream * 150)
         np.testing.assert_array_equal(targets, inputs + 1)
-    assert len(war_and_peace_lstm.windows(text[:7500])) == 2  # the last character would have no target
+    assert len(war_and_peace_workload.windows(text[:7500])) == 2  # the last character would have no target
 
 
 # ---------------------------------------------------------------------------- the Transformer
@@ -447,7 +446,7 @@ SMALL_TRANSFORMER = lm1b_transformer.Net(vocabulary=40, layers=2, width=16, head
 @pytest.fixture
 def small_transformer(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(lm1b_transformer, "NET", SMALL_TRANSFORMER)
-    monkeypatch.setattr(lm1b_transformer, "_LENGTH", 12)
+    monkeypatch.setattr(lm1b_transformer, "LENGTH", 12)
     return lm1b_transformer
 
 
@@ -536,7 +535,7 @@ def test_padding_has_no_part_in_the_loss(torch: Any, small_transformer: Any) -> 
 
 def test_a_mean_over_chunks_is_the_mean_over_tokens(small_transformer: Any) -> None:
     """The loop averages chunks by their number of sentences, however many tokens these have."""
-    rows, weights = small_transformer.weighed(sentences(70))
+    rows, weights = lm1b_workload.weighted(sentences(70))
     params, _ = model(SMALL_TRANSFORMER, jnp.zeros((1, 12), jnp.int32))
     evaluate = jax.jit(lambda rows, weights: small_transformer.evaluate(params, (), (rows, weights))["loss"].mean())
     expected = jax.jit(lambda rows: small_transformer.loss(params, (), rows, None, {})[0])(rows)
@@ -582,9 +581,9 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes(name: str) -> None:
-    params, _ = jax.eval_shape(workload(name).init, jax.random.key(0))
+    params, _ = jax.eval_shape(get_workload(name).init, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == PARAMETERS[name]
-    net = importlib.import_module(f"levelfield.workloads.{name}").Net
+    net = importlib.import_module(f"levelfield.models.{name}").Net
     assert f"{PARAMETERS[name]:,} parameters" in net.__doc__
 
 
@@ -612,7 +611,7 @@ def test_dropout(name: str, rates: list[float]) -> None:
             found.append((context.module.rate, arguments[1]))
         return call(*arguments, **others)
 
-    of = workload(name)
+    of = get_workload(name)
     params, state = jax.eval_shape(of.init, jax.random.key(0))
     batch = example(name, 2)
     with nn.intercept_methods(record):
@@ -647,7 +646,7 @@ def example(name: str, count: int) -> Any:
         return generator.integers(0, 83, (50, 51), dtype=np.uint8), np.bool_(True)
     if name == "lm1b_transformer":
         return generator.integers(1, 32_000, (count, 129), dtype=np.int32)
-    shape = importlib.import_module(f"levelfield.workloads.{name}").CLASSIFIER.shape
+    shape = importlib.import_module(f"levelfield.models.{name}").CLASSIFIER.shape
     return bytes_of((count, *shape)), np.arange(count, dtype=np.int32) % 10
 
 
@@ -683,12 +682,12 @@ def test_a_classifier_applies_what_the_study_names(torch: Any) -> None:
 
 def test_regularisation_spares_biases_and_scales() -> None:
     for name, count in {"cifar10_resnet32": 1 + 30 + 2 + 1, "imagenet_resnet50": 1 + 48 + 4 + 1}.items():
-        params, _ = filled(jax.eval_shape(workload(name).init, jax.random.key(0)))
+        params, _ = filled(jax.eval_shape(get_workload(name).init, jax.random.key(0)))
         paths = jax.tree_util.tree_leaves_with_path(params)
         kernels = [np.asarray(leaf) for path, leaf in paths if "kernel" in str(path[-1])]
         assert len(kernels) == count  # the first; the blocks'; projections; the last
         expected = 7 + 0.01 * sum(float(np.square(kernel, dtype=np.float64).sum()) for kernel in kernels)
-        close(layers.regularised(jnp.array(7.0), params, {"l2": 0.02}), expected)
+        close(regularization.l2_regularized(jnp.array(7.0), params, {"l2": 0.02}), expected)
 
 
 # ---------------------------------------------------------------------------- images
@@ -699,7 +698,7 @@ def test_standardisation() -> None:
     pictures[1] = 200  # flat
     pictures[2] = 100
     pictures[2, 0, 0, 0] = 101  # nearly flat: its deviation is below 1/√126
-    found = np.asarray(images.standardise(jnp.asarray(pictures)))
+    found = np.asarray(augmentation.standardize(jnp.asarray(pictures)))
     for picture, standard in zip(pictures.astype(np.float64), found, strict=True):
         expected = (picture - picture.mean()) / max(picture.std(), 1 / np.sqrt(6 * 7 * 3))
         np.testing.assert_allclose(standard, expected, atol=1e-3)  # the mean of a flat one is rounded
@@ -716,7 +715,7 @@ def test_pad_crop_flip() -> None:
             windows[window.tobytes()] = (top, left, 0)
             windows[window[:, ::-1].tobytes()] = (top, left, 1)
     assert len(windows) == 162
-    found = jax.jit(images.pad_crop_flip)(jax.random.key(0), jnp.tile(picture, (draws, 1, 1, 1)))
+    found = jax.jit(augmentation.pad_crop_flip)(jax.random.key(0), jnp.tile(picture, (draws, 1, 1, 1)))
     assert found.dtype == jnp.uint8
     counts = dict.fromkeys(windows.values(), 0)
     for each in np.asarray(found):
@@ -728,7 +727,7 @@ def test_pad_crop_flip() -> None:
 
 def test_flips_leave_the_place_of_an_image() -> None:
     pictures = bytes_of((500, 4, 6, 3))
-    found = np.asarray(images.flip(jax.random.key(0), jnp.asarray(pictures)))
+    found = np.asarray(augmentation.flip(jax.random.key(0), jnp.asarray(pictures)))
     same = (found == pictures).all((1, 2, 3))
     mirrored = (found == pictures[:, :, ::-1]).all((1, 2, 3))
     assert (same ^ mirrored).all()
@@ -737,14 +736,14 @@ def test_flips_leave_the_place_of_an_image() -> None:
 
 def test_crops() -> None:
     pictures = np.arange(200 * 9 * 11 * 3, dtype=np.int32).reshape(200, 9, 11, 3)
-    found = np.asarray(images.crop(jax.random.key(0), jnp.asarray(pictures), 5))
+    found = np.asarray(augmentation.crop(jax.random.key(0), jnp.asarray(pictures), 5))
     corners = found[:, 0, 0, 0] - pictures[:, 0, 0, 0]
     tops, lefts = corners // 33, corners % 33 // 3
     assert (np.unique(tops) == np.arange(5)).all()
     assert (np.unique(lefts) == np.arange(7)).all()
     for picture, window, top, left in zip(pictures, found, tops, lefts, strict=True):
         np.testing.assert_array_equal(window, picture[top : top + 5, left : left + 5])
-    np.testing.assert_array_equal(images.centre(jnp.asarray(pictures), 5), pictures[:, 2:7, 3:8])
+    np.testing.assert_array_equal(augmentation.center(jnp.asarray(pictures), 5), pictures[:, 2:7, 3:8])
 
 
 def test_imagenet_is_prepared_as_the_paper_says() -> None:
@@ -762,7 +761,7 @@ def test_colours_turn_and_fade() -> None:
     luma, colours = np.array([0.299, 0.587, 0.114]), np.random.default_rng(0).uniform(0, 255, (50, 3))
 
     def changed(saturation: float, hue: float) -> np.ndarray:
-        matrix = images.colour_matrices(jnp.array([saturation]), jnp.array([hue]))[0]
+        matrix = augmentation.color_matrices(jnp.array([saturation]), jnp.array([hue]))[0]
         return colours @ np.asarray(matrix, np.float64)
 
     np.testing.assert_allclose(changed(1, 0), colours, atol=1e-3)
@@ -773,8 +772,8 @@ def test_colours_turn_and_fade() -> None:
     for hue in (0.1, 0.2, -0.2):
         np.testing.assert_allclose(changed(1.3, hue) @ luma, colours @ luma, atol=1e-3)
         assert np.abs(changed(1, hue) - colours).max() > 10
-    there = images.colour_matrices(jnp.array([2.0]), jnp.array([0.15]))[0]
-    back = images.colour_matrices(jnp.array([0.5]), jnp.array([-0.15]))[0]
+    there = augmentation.color_matrices(jnp.array([2.0]), jnp.array([0.15]))[0]
+    back = augmentation.color_matrices(jnp.array([0.5]), jnp.array([-0.15]))[0]
     np.testing.assert_allclose(there @ back, np.eye(3), atol=1e-5)
 
 
@@ -782,13 +781,13 @@ def test_colour_distortion_is_as_strong_as_tensorflows() -> None:
     """On grey pictures, which have no colour to turn, brightness and contrast are what is left."""
     noise = np.random.default_rng(0).normal(0, 5, (8, 8))
     pictures = np.tile(128 + noise[None, :, :, None], (2000, 1, 1, 3)).astype(np.float32)
-    found = np.asarray(jax.jit(images.distort_colours)(jax.random.key(0), pictures), np.float64)
+    found = np.asarray(jax.jit(augmentation.distort_colors)(jax.random.key(0), pictures), np.float64)
     np.testing.assert_allclose(found, found[..., :1].repeat(3, -1), atol=1e-2)
     brightness = found.mean((1, 2, 3)) - pictures[0].mean()
     contrast = found[..., 0].std((1, 2)) / noise.std()
     for drawn, low, high in ((brightness, -32, 32), (contrast, 0.5, 1.5)):
         assert stats.kstest(drawn, stats.uniform(low, high - low).cdf).pvalue > 1e-4
-    extreme = np.asarray(images.distort_colours(jax.random.key(1), bytes_of((50, 8, 8, 3))))
+    extreme = np.asarray(augmentation.distort_colors(jax.random.key(1), bytes_of((50, 8, 8, 3))))
     assert extreme.min() == 0
     assert extreme.max() == 255
 
@@ -808,7 +807,7 @@ def small(name: str, monkeypatch: pytest.MonkeyPatch) -> Small:
     labels = np.arange(8, dtype=np.int32)
     if name == "war_and_peace_lstm":
         monkeypatch.setattr(war_and_peace_lstm, "NET", war_and_peace_lstm.Net(units=24))
-        monkeypatch.setattr(war_and_peace_lstm, "_STREAMS", 4)
+        monkeypatch.setattr(war_and_peace_lstm, "STREAMS", 4)
         tokens = np.random.default_rng(0).integers(0, 83, (4, 9), dtype=np.uint8)
         return Small(war_and_peace_lstm.init, war_and_peace_lstm.loss, (tokens, np.bool_(True)))
     if name == "lm1b_transformer":
@@ -824,7 +823,7 @@ def small(name: str, monkeypatch: pytest.MonkeyPatch) -> Small:
         "imagenet_resnet50": (imagenet_resnet50.Net(blocks=(1,), features=8, classes=10), (36, 36, 3)),
     }[name]
     classifier = dataclasses.replace(
-        importlib.import_module(f"levelfield.workloads.{name}").CLASSIFIER, net=net, shape=shape
+        importlib.import_module(f"levelfield.models.{name}").CLASSIFIER, net=net, shape=shape
     )
     # Pictures that differ in their colours and coarse shapes, which survive crops, flips and dropout.
     generator = np.random.default_rng(0)
@@ -869,7 +868,7 @@ def test_it_learns_alone_as_beside_another(name: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", NAMES)
 def test_a_workload_loads(name: str) -> None:
     """Real data, where this machine has them: shapes that ``init`` and ``loss`` take, splits that do not overlap."""
-    of = workload(name)
+    of = get_workload(name)
     try:
         data = of.load()
     except DataError as error:
@@ -894,7 +893,7 @@ def test_a_workload_loads(name: str) -> None:
 @pytest.mark.parametrize("name", ["fashion_mnist_cnn", "cifar10_resnet32", "cifar100_allcnnc"])
 def test_images_are_split_once(name: str) -> None:
     try:
-        data = workload(name).load()
+        data = get_workload(name).load()
     except DataError as error:
         pytest.skip(str(error))
 

@@ -54,7 +54,19 @@ def test_the_commands_help_loads_no_heavy_library():
     assert not loaded_by("import levelfield.cli") & {"jax", "numpy", "scipy", "polars", "altair", "sqlalchemy"}
 
 
+def test_workloads_load_no_jax():
+    code = """
+from levelfield.workloads import get_workload, workload_names
+from levelfield.study import load_study
+assert len(workload_names()) > 5
+for name in workload_names():
+    assert get_workload(name) is get_workload(name)
+load_study("fashion_mini")
+"""
+    assert not loaded_by(code) & {"jax", "flax", "optax"}
+
+
 def test_training_runs_without_the_reporting_libraries():
     """A machine that only trains need not have them."""
-    code = "import levelfield.executors.local, levelfield.runner, levelfield.store, levelfield.workloads.fashion_mini"
+    code = "import levelfield.executors.local, levelfield.run, levelfield.store, levelfield.models.fashion_mini"
     assert not loaded_by(code) & {"altair", "polars", "vl_convert", "typer", "jinja2"}

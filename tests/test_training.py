@@ -21,17 +21,18 @@ import levelfield as lf
 from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
 from levelfield.hyperparameters import Hyperparameter
+from levelfield.models import convolution, layers
+from levelfield.models.convolution import conv
 from levelfield.rules import get_rule
 from levelfield.schedules import SCHEDULES
 from levelfield.store import Store
-from levelfield.training import order
+from levelfield.training import shuffle
 from levelfield.training.checks import check_workload
 from levelfield.training.program import Job, program
 from levelfield.training.slots import train
 from levelfield.trial import Direction, Point, Progress, Status, Trial
-from levelfield.workloads import Workload, convolution, get_workload, layers
-from levelfield.workloads.base import minimized
-from levelfield.workloads.convolution import conv
+from levelfield.workload import Workload, minimized
+from levelfield.workloads import get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
@@ -42,13 +43,13 @@ DIVERGES = 1e38  # a learning rate at which every workload's loss overflows at o
 
 def orders(seeds: Any, n: int) -> np.ndarray:
     """One row for each seed: where its permutation sends 0 … n−1."""
-    permute = jax.jit(lambda seeds: order.permute(seeds[:, None], jnp.arange(n), n))
+    permute = jax.jit(lambda seeds: shuffle.permute(seeds[:, None], jnp.arange(n), n))
     return np.asarray(permute(jnp.asarray(seeds, jnp.uint32)))
 
 
 def epochs(trials: int, count: int, n: int) -> np.ndarray:
     """The orders of the first epochs of trials 0, 1, …, as they are drawn: one batch an epoch."""
-    draw = jax.jit(jax.vmap(lambda seed: order.batch_indices(seed, jnp.arange(count), n, n)))
+    draw = jax.jit(jax.vmap(lambda seed: shuffle.batch_indices(seed, jnp.arange(count), n, n)))
     return np.asarray(draw(jnp.arange(trials))).reshape(-1, n)
 
 
@@ -94,7 +95,7 @@ def test_orders_are_uniform(n: int, source: str) -> None:
 @pytest.mark.parametrize("n", [5, 12, 16])
 def test_too_few_rounds_are_not_uniform(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above would notice a poor shuffle."""
-    monkeypatch.setattr(order, "_ROUNDS", 4)
+    monkeypatch.setattr(shuffle, "_ROUNDS", 4)
     assert max(p_uniform(orders(np.arange(40_000), n)).values()) < 1e-30
 
 
@@ -113,7 +114,7 @@ def test_neighbours_part_in_a_long_order() -> None:
 @pytest.mark.parametrize(("n", "batch_size"), [(10, 3), (12, 4), (7, 7), (5, 1), (1000, 64)])
 def test_an_epoch_draws_each_example_at_most_once(n: int, batch_size: int) -> None:
     batches, several = n // batch_size, 3
-    found = np.asarray(order.batch_indices(7, jnp.arange(several * batches), n, batch_size))
+    found = np.asarray(shuffle.batch_indices(7, jnp.arange(several * batches), n, batch_size))
     assert found.shape == (several * batches, batch_size)
     for epoch in found.reshape(several, -1):
         assert len(set(epoch)) == len(epoch) == n - n % batch_size
@@ -122,8 +123,8 @@ def test_an_epoch_draws_each_example_at_most_once(n: int, batch_size: int) -> No
 
 
 def test_a_step_s_batch_does_not_depend_on_the_steps_asked_with_it() -> None:
-    together = order.batch_indices(3, jnp.arange(20), 50, 8)
-    one_by_one = [order.batch_indices(3, jnp.array([step]), 50, 8)[0] for step in range(20)]
+    together = shuffle.batch_indices(3, jnp.arange(20), 50, 8)
+    one_by_one = [shuffle.batch_indices(3, jnp.array([step]), 50, 8)[0] for step in range(20)]
     np.testing.assert_array_equal(together, one_by_one)
 
 
@@ -234,7 +235,7 @@ def test_a_trial_equals_a_plain_loop() -> None:
 
     evaluate = jax.jit(workload.evaluate)
     for step in range(steps):
-        rows = np.asarray(order.batch_indices(42, jnp.array([step]), len(images), batch_size))[0]
+        rows = np.asarray(shuffle.batch_indices(42, jnp.array([step]), len(images), batch_size))[0]
         params, inner = update(params, inner, (images[rows], labels[rows]))
         if step + 1 in (3, 6):
             for split, batch in data.evaluation.items():
@@ -431,9 +432,9 @@ def test_one_compilation_serves_all_trials(free: int, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"metrics": {"valid_loss": "minimize"}}, ["train_loss"]),
-        ({"metrics": ["train_loss"]}, ["['train_loss']", "which way"]),
+        ({"metrics": ["train_loss"]}, ["['train_loss']", "'minimize' or 'maximize'"]),
         ({"metrics": {"train_loss": ["minimize"]}}, ["['minimize']"]),
-        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "minimize or maximize"]),
+        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "'minimize' or 'maximize'"]),
         ({"select": "valid_eror"}, ["'valid_eror'", "train_loss"]),
     ],
 )
@@ -480,7 +481,7 @@ def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int, slo
 def test_a_metric_that_is_declared_but_not_evaluated_is_named() -> None:
     declared = get_workload("wilson").metrics | {"valid_accuracy": Direction.MAXIMIZE}
     workload = lf.register_workload(dataclasses.replace(get_workload("wilson"), name="short", metrics=declared))
-    with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but what it evaluates is .*valid_er"):
+    with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but evaluate returns .*valid_er"):
         check_workload(workload, 1)
 
 
@@ -491,7 +492,7 @@ def test_a_mean_where_each_example_has_its_value_is_refused() -> None:
     def means(*arguments: Any) -> Any:
         return {name: values.mean() for name, values in wilson.evaluate(*arguments).items()}
 
-    with pytest.raises(LevelfieldError, match=r"gives error in the shape \(\) for 7 examples; give a value for each"):
+    with pytest.raises(LevelfieldError, match=r"returned error of shape \(\) for 7 examples; expected one value per"):
         check_workload(dataclasses.replace(wilson, evaluate=means), 1)
 
 
@@ -501,28 +502,36 @@ ARRAYS = (np.zeros((8, 3), np.float32), np.zeros(8, np.float32))
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"load": lambda: None}, "load gives None, no levelfield.Data"),
+        ({"load": lambda: None}, "load returned None; expected a levelfield.Data"),
         ({"load": lambda: Data((ARRAYS[0], ARRAYS[1][:5]), {"train": ARRAYS})}, "training data have arrays of 5 and 8"),
-        ({"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], ARRAYS[1][:5])})}, "train data have arrays of 5 and 8"),
-        ({"load": lambda: Data(ARRAYS, {"train": tuple(a[:0] for a in ARRAYS)})}, "train data are empty"),
-        ({"load": lambda: Data([0.0, 1.0], {"train": ARRAYS})}, "training data hold a float, not arrays"),
-        ({"init": lambda key: jnp.zeros(3)}, "no pair (params, state)"),
-        ({"loss": lambda params, *_: jnp.sum(params)}, "an array of shape (), no pair (loss, state)"),
+        ({"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], ARRAYS[1][:5])})}, "data 'train' have arrays of 5 and 8"),
+        ({"load": lambda: Data(ARRAYS, {"train": tuple(a[:0] for a in ARRAYS)})}, "data 'train' are empty"),
+        ({"load": lambda: Data([0.0, 1.0], {"train": ARRAYS})}, "training data contain a float; expected arrays"),
+        (
+            {"load": lambda: Data((np.full((8, 3), np.nan, np.float32), ARRAYS[1]), {"train": ARRAYS})},
+            "the training data contain 24 values that are NaN or infinite; remove or replace them in load",
+        ),
+        (
+            {"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], np.array([0] * 7 + [np.inf]))})},
+            "the evaluation data 'train' contain 1 value that is NaN or infinite",
+        ),
+        ({"init": lambda key: jnp.zeros(3)}, "expected a pair (params, state)"),
+        ({"loss": lambda params, *_: jnp.sum(params)}, "an array of shape (); expected a pair (loss, state)"),
         (
             {"loss": lambda params, state, batch, key, given: given["l2"]},
-            "loss fails (KeyError: 'l2', test_training.py li",
+            "loss failed (KeyError: 'l2', test_training.py li",
         ),
-        ({"evaluate": lambda *_: 1}, "evaluate gives"),
+        ({"evaluate": lambda *_: 1}, "evaluate returned"),
         (
             {"evaluate": lambda *_: ({"loss": jnp.ones(8)},)},
-            "evaluate gives a tuple, no mapping from metrics to values",
+            "evaluate returned a tuple; expected a mapping from metrics to values",
         ),
         (
             {"evaluate": lambda params, state, batch: {"loss": (batch[0] @ params)[:, None] - batch[1]}},
-            "evaluate gives loss in the shape (7, 7) for 7 examples",
+            "evaluate returned loss of shape (7, 7) for 7 examples",
         ),
-        ({"loss": lambda params, state, *_: (params, state)}, "a loss of the shape (3,): it must be one number"),
-        ({"loss": lambda params, state, *_: (jnp.sum(params), params)}, "a state of other shapes than init's"),
+        ({"loss": lambda params, state, *_: (params, state)}, "a loss of shape (3,); expected a single number"),
+        ({"loss": lambda params, state, *_: (jnp.sum(params), params)}, "a state whose shapes or types differ"),
     ],
 )
 def test_a_workload_that_breaks_its_contract_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
@@ -545,7 +554,7 @@ def test_a_workload_that_breaks_its_contract_is_refused_in_one_line(changes: dic
 def test_a_rule_that_cannot_be_trained_with_is_refused_before_training(rule: str, tmp_path: Path) -> None:
     table = {"rule": rule, "learning_rate": 0.1} | ({"seed": 0} if rule == "optax.noisy_sgd" else {})
     study = lf.Study(workload="quadratic", steps=4, trials=1, pool=2, optimizers={"ours": table})
-    with pytest.raises(LevelfieldError, match=rf"optimizers\.ours: rule {rule} cannot be trained with") as caught:
+    with pytest.raises(LevelfieldError, match=rf"optimizers\.ours: rule {rule} cannot be trained") as caught:
         lf.compare(study, tmp_path / "trials.db")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "trials.db").exists()
@@ -592,7 +601,7 @@ def test_means_over_chunks_are_means_over_all_examples() -> None:
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     sgd = {"learning_rate": {"log": [0.1, 1]}}
-    refusal = "batch_size = 51 exceeds the 50 training examples of wilson"
+    refusal = "batch_size = 51: expected at most 50, the number of training examples of wilson"
 
     def use() -> None:
         study = lf.Study(workload="wilson", steps=5, trials=1, batch_size=51, optimizers={"sgd": sgd})
@@ -703,7 +712,7 @@ def test_conv_of_more_images_than_the_cache_holds(
         return together
 
     at_once = gradients()
-    monkeypatch.setattr(convolution, "_IN_CACHE", 1)
+    monkeypatch.setattr(convolution, "_CACHE_BYTES", 1)
     for some, all_of_them in zip(gradients(), at_once, strict=True):
         np.testing.assert_allclose(some, all_of_them, rtol=1e-3, atol=1e-3)
 
@@ -893,7 +902,7 @@ def test_tolstoi_mini_s_splits() -> None:
 
 @pytest.mark.parametrize(("file", "megabytes"), [("fashion_mini.npz", 2.5), ("tolstoi_mini.txt.xz", 0.1)])
 def test_embedded_data_are_small(file: str, megabytes: float) -> None:
-    size = len((resources.files("levelfield.workloads") / "data" / file).read_bytes())
+    size = len((resources.files("levelfield.datasets") / "embedded" / file).read_bytes())
     assert 0 < size <= megabytes * 1e6
 
 

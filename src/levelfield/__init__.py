@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.simulation import simulate
     from levelfield.taxonomy.verify import verify
     from levelfield.trial import Target
-    from levelfield.workloads import Workload, register_workload
+    from levelfield.workload import Workload
+    from levelfield.workloads import register_workload
 
 _MODULES = {
     "Comparison": "comparison",
@@ -44,7 +45,7 @@ _MODULES = {
     "Store": "store",
     "Study": "study",
     "Target": "trial",
-    "Workload": "workloads",
+    "Workload": "workload",
     "best_of": "analysis.best_of",
     "compare": "comparison",
     "coverage": "run",

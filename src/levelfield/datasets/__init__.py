@@ -12,16 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from levelfield.datasets import cache, imagenet, images, lm1b, text
 from levelfield.datasets.imagenet import stream_imagenet
 from levelfield.datasets.lm1b import stream_lm1b
 from levelfield.datasets.sources import Dataset, Say, download
-from levelfield.errors import DataError, UnknownName, UsageError
+from levelfield.errors import DataError, UnknownName
 
-__all__ = ["about", "arrays", "get", "names", "split", "stream_imagenet", "stream_lm1b", "summary"]
+__all__ = ["about", "arrays", "get", "names", "stream_imagenet", "stream_lm1b", "summary"]
 
 _DATASETS = {
     "fashion_mnist": images.FASHION_MNIST,
@@ -31,7 +30,6 @@ _DATASETS = {
     "lm1b": lm1b.LM1B,
     "imagenet": imagenet.IMAGENET,
 }
-_SPLIT_SEED = 2020
 
 
 def names() -> list[str]:
@@ -84,20 +82,6 @@ def get(name: str, source: Path | None = None, *, sample: bool = False, say: Say
     except OSError as error:
         raise DataError(f"{error.filename or cache.root()}: {error.strerror or error}") from None
     return cache.folder(name)
-
-
-def split(n: int, held_out: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Indices of n examples, ``held_out`` of them apart: (the others, those), each sorted, always the same.
-
-    >>> train, valid = split(10, 3)
-    >>> train, valid
-    (array([1, 2, 3, 5, 6, 7, 8]), array([0, 4, 9]))
-    """
-    if not 0 <= held_out <= n:
-        raise UsageError(f"{held_out} of {n} examples cannot be held out")
-    # The raw draws of a bit generator stay the same over numpy's versions; a Generator's permutation need not.
-    order = np.argsort(np.random.PCG64(_SPLIT_SEED).random_raw(n), kind="stable")
-    return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
 def _dataset(name: str) -> Dataset:

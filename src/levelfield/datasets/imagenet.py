@@ -50,7 +50,9 @@ def stream_imagenet(arrays: Arrays, *, threads: int | None = None) -> Stream:
     return Stream(len(images), (np.zeros((SIDE, SIDE, 3), np.uint8), np.int32(0)), batches)
 
 
-def images(arrays: Arrays, split: str, indices: Iterable[int]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+def evaluation_images(
+    arrays: Arrays, split: str, indices: Iterable[int]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
     """Images as they are evaluated: the shorter side scaled to 256, the central 224×224; with their labels."""
     chosen = np.asarray(indices)
     folder = os.fsdecode(arrays["root"][0])

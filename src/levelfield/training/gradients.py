@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from levelfield.data import Stream
 from levelfield.space import Hyperparameters
-from levelfield.training.program import Job, _key, load_data
+from levelfield.training.program import Job, load_data, trial_key
 
 _SEEDS = 4
 _EXAMPLES = 64  # of a batch: enough for the size of its gradient
@@ -29,9 +29,10 @@ def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
         first = jax.tree.map(lambda array: array[: min(job.batch_size, _EXAMPLES)], train)
 
     def scale(seed: jax.Array) -> jax.Array:
-        params, state = workload.init(_key(seed, 0, 0))
-        batch = workload.draw(_key(seed, 1, 0), job.batch_size) if workload.draw else first
-        gradients = jax.grad(workload.loss, has_aux=True)(params, state, batch, _key(seed, 2, 0), hyperparameters)[0]
+        params, state = workload.init(trial_key(seed, 0, 0))
+        batch = workload.draw(trial_key(seed, 1, 0), job.batch_size) if workload.draw else first
+        gradient = jax.grad(workload.loss, has_aux=True)
+        gradients, _ = gradient(params, state, batch, trial_key(seed, 2, 0), hyperparameters)
         entries = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gradients)])
         largest = jnp.max(jnp.abs(entries))  # fourth powers of small numbers vanish in float32
         return largest * jnp.sqrt(jnp.sum((entries / largest) ** 4) / jnp.sum((entries / largest) ** 2))
