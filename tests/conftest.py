@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from dataset_files import Toy
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -108,3 +109,27 @@ def made() -> Callable[..., Comparison]:
             return lf.Comparison(study, opened)
 
     return make
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for data sets."""
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An empty folder for a publisher's files."""
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def toy(cache_folder: Path, tmp_path: Path) -> Toy:
+    """A registered data set of made-up numbers."""
+    import levelfield as lf
+
+    toy = Toy()
+    lf.register_dataset("toy", lf.Dataset("", toy.write, installed=(tmp_path,)))
+    return toy

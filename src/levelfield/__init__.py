@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from levelfield.analysis.outcomes import Outcome, Target
     from levelfield.comparison import Comparison, compare
     from levelfield.data import Data
+    from levelfield.datasets import register_dataset
+    from levelfield.datasets.sources import Dataset
     from levelfield.errors import LevelfieldError
     from levelfield.protocols import ladder
     from levelfield.refinement import refine
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Comparison": "comparison",
     "Data": "data",
+    "Dataset": "datasets.sources",
     "Estimate": "analysis.best_of",
     "Hyperparameter": "rules",
     "Inclusion": "taxonomy.inclusions",
@@ -52,6 +55,7 @@ _HOME = {
     "load_study": "study",
     "optimizer": "rules",
     "refine": "refinement",
+    "register_dataset": "datasets",
     "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
@@ -63,6 +67,7 @@ _HOME = {
 __all__ = [
     "Comparison",
     "Data",
+    "Dataset",
     "Estimate",
     "Hyperparameter",
     "Inclusion",
@@ -80,6 +85,7 @@ __all__ = [
     "load_study",
     "optimizer",
     "refine",
+    "register_dataset",
     "register_inclusion",
     "register_rule",
     "register_workload",

@@ -40,7 +40,7 @@ def data_get(
     """Fetch a data set, or read it from a folder, into the cache."""
     from levelfield import datasets
 
-    typer.echo(datasets.get(name, source, say=lambda line: typer.echo(line, err=True)))
+    typer.echo(datasets.get(name, source, report=lambda line: typer.echo(line, err=True)))
 
 
 @data.command("list")
