@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -133,3 +133,8 @@ def toy(cache_folder: Path, tmp_path: Path) -> Toy:
     toy = Toy()
     lf.register_dataset("toy", lf.Dataset("", toy.write, installed=(tmp_path,)))
     return toy
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="PyTorch is not installed; models are checked against it")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from levelfield.training.program import Program
+from levelfield.training.program import Program, Slot
 from levelfield.trial import Curve, Point, Status, Trial
 
 
@@ -74,7 +74,7 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Segmen
         yield Segment(finished, sum(flight is not None for flight in held), trained, elapsed)
 
 
-def _refill(program, slots, held, take):
+def _refill(program: Program, slots: Slot, held: list[_InFlight | None], take: Callable[[], Point | None]) -> Slot:
     """Put the next points into the free slots."""
     fresh = np.zeros(program.slots, bool)
     for position, flight in enumerate(held):
@@ -83,7 +83,7 @@ def _refill(program, slots, held, take):
             fresh[position] = True
     if not fresh.any():
         return slots
-    points = [held[position].point if fresh[position] else None for position in range(program.slots)]
+    points = [flight.point if flight and new else None for flight, new in zip(held, fresh, strict=True)]
     template = next(point for point in points if point)
     seeds = np.array([(point or template).seed for point in points], np.uint32)
     numbers = {
