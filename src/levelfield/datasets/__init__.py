@@ -17,7 +17,7 @@ from typing import Any
 import numpy.typing as npt
 
 from levelfield.datasets import cache
-from levelfield.datasets.sources import Dataset, Report, download
+from levelfield.datasets.sources import Dataset, NotDownloaded, Report, download
 from levelfield.errors import DataError, UnknownName
 from levelfield.registry import Registry
 
@@ -122,7 +122,7 @@ def _published_files(name: str, dataset: Dataset, report: Report) -> Path:
         if folder.is_dir():
             return folder
     if not dataset.remotes:
-        raise DataError(f"{name} cannot be downloaded automatically: {_by_hand(name)}")
+        raise NotDownloaded(f"{name} cannot be downloaded automatically: {_by_hand(name)}")
     download(name, dataset.remotes, _downloads(name), report)
     return _downloads(name)
 

@@ -22,6 +22,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 Report = Callable[[str], None]  # is called with lines about the progress
 
 
+class NotDownloaded(DataError):
+    """The publisher's files cannot be downloaded, or not now; the user may have them in a folder."""
+
+
 class Remote(NamedTuple):
     """A file at its publisher, with the published checksum ("md5:…" or "sha256:…")."""
 
@@ -81,7 +85,7 @@ def download(name: str, remotes: Iterable[Remote], folder: Path, report: Report)
         except (OSError, ValueError) as error:
             # Errors of requests are OSErrors; pooch raises ValueError for a wrong checksum and deletes the file.
             reason = "its checksum is not the published one" if type(error) is ValueError else _short(error)
-            raise DataError(
+            raise NotDownloaded(
                 f"{remote.url}: download failed ({reason}); "
                 f"download it yourself and run 'levelfield data get {name}' on its folder"
             ) from None
