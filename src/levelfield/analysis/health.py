@@ -190,6 +190,8 @@ def _check_seeds(outcome: Outcome, ranked: np.ndarray, reruns: Outcome) -> Itera
         ratio,
         1.0,
         ratio >= 1,
-        f"the best {len(top)} trials vary {ratio:.1f} times as much as the best trial does between seeds",
+        f"the best {len(top)} trials vary {ratio:.1f} times as much as the best trial does between seeds"
+        if seed_deviation
+        else "the best trial gives the same result with every seed",
         "They are not clearly different; rerun the best ones with more seeds before choosing",
     )
