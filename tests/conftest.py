@@ -45,14 +45,11 @@ def _jax() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _registries(monkeypatch) -> Iterator[None]:
+def _registries() -> Iterator[None]:
     """Forget after each test what it has registered and which code files it has run."""
     from levelfield import registry, user_code
 
-    for name in ("_run", "_folders"):
-        monkeypatch.setattr(user_code, name, getattr(user_code, name).copy())
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    with registry.preserved():
+    with registry.preserved(), user_code.preserved():
         yield
 
 
