@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison, compare, ladder, refine, rerun_study
     from levelfield.data import Data
+    from levelfield.datasets import register_dataset
+    from levelfield.datasets.sources import Dataset
     from levelfield.errors import LevelfieldError
     from levelfield.executors.base import Executor
     from levelfield.hyperparameters import Hyperparameter
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Comparison": "comparison",
     "Data": "data",
+    "Dataset": "datasets.sources",
     "Estimate": "analysis.best_of",
     "Executor": "executors.base",
     "Hyperparameter": "hyperparameters",
@@ -54,6 +57,7 @@ _MODULES = {
     "load_study": "study",
     "optimizer": "rules",
     "refine": "comparison",
+    "register_dataset": "datasets",
     "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
@@ -65,6 +69,7 @@ _MODULES = {
 __all__ = [
     "Comparison",
     "Data",
+    "Dataset",
     "Estimate",
     "Executor",
     "Hyperparameter",
@@ -83,6 +88,7 @@ __all__ = [
     "load_study",
     "optimizer",
     "refine",
+    "register_dataset",
     "register_inclusion",
     "register_rule",
     "register_workload",

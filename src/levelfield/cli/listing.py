@@ -41,8 +41,13 @@ def data_get(
 ) -> None:
     """Fetch a data set, or read it from a folder, into the cache."""
     from levelfield import datasets
+    from levelfield.datasets.sources import NotDownloaded
 
-    typer.echo(datasets.get(name, source, say=lambda line: typer.echo(line, err=True)))
+    try:
+        folder = datasets.get(name, source, report=lambda line: typer.echo(line, err=True))
+    except NotDownloaded as error:
+        raise DataError(f"{error} (--from DIR)") from None
+    typer.echo(folder)
 
 
 @data.command("list")
