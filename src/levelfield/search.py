@@ -6,7 +6,6 @@ import hashlib
 import math
 
 import numpy as np
-from scipy.stats import qmc
 
 from levelfield.space import Space
 from levelfield.study import Study, digest
@@ -37,6 +36,8 @@ class Search:
         if index >= len(self._points) and self.space.free:
             # Sobol' points are balanced for powers of two; a longer sequence starts with the same points.
             power = max(6, index.bit_length())
+            from scipy.stats import qmc  # takes a second to import; most readers of a study draw no points
+
             self._points = qmc.Sobol(len(self.space.free), rng=self._scramble).random_base2(power)
         return self._points[index] if self.space.free else np.empty(0)
 

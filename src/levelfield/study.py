@@ -21,7 +21,8 @@ from levelfield.space import Space
 from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
 from levelfield.trial import Target
 from levelfield.user_code import run_code
-from levelfield.workloads import Workload, get_workload
+from levelfield.workload import Workload
+from levelfield.workloads import get_workload
 
 __all__ = ["Optimizer", "Refined", "Study", "built_in_studies", "digest", "load_study", "optimizer_table"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import platform
 import time
@@ -21,7 +22,8 @@ from levelfield.training.gradients import gradient_scale as measure_gradient_sca
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.trial import Point, Progress
-from levelfield.workloads import Workload, get_workload
+from levelfield.workload import Workload
+from levelfield.workloads import get_workload
 
 
 class LocalExecutor:
@@ -113,7 +115,7 @@ def _fitting(compiled: Program) -> int:
     """Return the most slots, by halving, that memory allows: each device's own, or the machine's, which all share."""
     stats = jax.local_devices()[0].memory_stats() or {}
     own = stats.get("bytes_limit")
-    have = own or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    have = own or _physical_memory()
 
     def together(slots: int) -> int:
         return -(-slots // jax.local_device_count()) if own else slots
@@ -122,6 +124,14 @@ def _fitting(compiled: Program) -> int:
     while together(fitting) > 1 and bytes_per_slot * together(fitting) > have:
         fitting = _halved(fitting)
     return fitting
+
+
+def _physical_memory() -> float:
+    """Return this machine's memory in bytes; infinity if the platform does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other platforms not these names
+        return math.inf
 
 
 def _halved(slots: int) -> int:
