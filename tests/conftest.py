@@ -105,6 +105,6 @@ def made() -> Callable[..., Comparison]:
                     status = Status.INFEASIBLE if index in broken else Status.FEASIBLE
                     trials.append(Trial(search.point(index), status, Curve(steps, values), seconds=0.5))
                 opened.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
-            return lf.Comparison(study, opened)
+            return lf.Comparison.load(study, opened)
 
     return make

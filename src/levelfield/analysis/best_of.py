@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LOW, HIGH = 0.05, 0.95  # percentiles of an estimate
+TOLERANCE = 1e-12  # of a probability: rounding
 CLEAR = 0.95  # from this probability on, one optimizer is said to beat another
 
 
@@ -69,7 +70,7 @@ def estimate(values: np.ndarray, probabilities: np.ndarray) -> Estimate:
     values, cumulated = values[order], np.cumsum(probabilities[order])
     cumulated /= cumulated[-1]
     # The smallest value at which the distribution function reaches q; rounding must not push it one further.
-    low, high = values[np.minimum(np.searchsorted(cumulated, np.array([LOW, HIGH]) - 1e-12), len(values) - 1)]
+    low, high = values[np.minimum(np.searchsorted(cumulated, np.array([LOW, HIGH]) - TOLERANCE), len(values) - 1)]
     return Estimate(float(np.average(values, weights=probabilities[order])), float(low), float(high))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from levelfield.analysis.best_of import (
     LOW,
     NOTHING,
+    TOLERANCE,
     Estimate,
     check_k,
     estimate,
@@ -108,7 +109,9 @@ class Outcome:
         lost = chances[~finite].sum() / chances.sum()
         if not lost:
             return found
-        return replace(found, mean=estimate(reported[finite], chances[finite]).mean if lost <= LOW + 1e-12 else np.nan)
+        return replace(
+            found, mean=estimate(reported[finite], chances[finite]).mean if lost <= LOW + TOLERANCE else np.nan
+        )
 
     @cached_property
     def steps(self) -> np.ndarray:

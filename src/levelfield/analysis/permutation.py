@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from levelfield.analysis.best_of import TOLERANCE
+
 PERMUTATIONS = 9_999
 ENOUGH = 200  # leads as large as ours: once chance has given so many, the p-value is known well enough
-_TOLERANCE = 1e-12
-_NOTHING = 1e-16  # if both bests are still to come with no more than this chance, nothing changes the lead
+NEGLIGIBLE = 1e-16  # if both bests are still to come with no more than this chance, nothing changes the lead
+MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of the hash that deals the trials
 
 
 def lead(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
@@ -39,7 +41,7 @@ def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int =
     while start < permutations:
         stop = min(permutations, start + at_once)
         dealt = _dealt(len(ours), len(values), start, stop)
-        large = _leads(dealt, values, len(ours), k) >= observed - _TOLERANCE
+        large = _leads(dealt, values, len(ours), k) >= observed - TOLERANCE
         if reached + large.sum() >= ENOUGH:
             last = start + int(np.flatnonzero(large)[ENOUGH - reached - 1])
             return ENOUGH / (last + 1)
@@ -60,7 +62,7 @@ def _leads(counts: Iterable[np.ndarray], values: np.ndarray, ours: int, k: int) 
         a_after, b_after = beyond_ours[count], beyond_theirs[i + 1 - count]
         lead = lead + (a * b_after - b * a_after)
         a, b = a_after, b_after
-        if i % 64 == 0 and np.max(a * b) < _NOTHING:
+        if i % 64 == 0 and np.max(a * b) < NEGLIGIBLE:
             break
     return lead
 
@@ -80,9 +82,9 @@ def _dealt(ours: int, n: int, start: int, stop: int) -> Iterator[np.ndarray]:
 def _hashed(x: np.ndarray) -> np.ndarray:
     """Counters to random 32-bit numbers (Wellons' "lowbias32")."""
     x = x ^ (x >> np.uint32(16))
-    x = x * np.uint32(0x7FEB352D)
+    x = x * np.uint32(MULTIPLIERS[0])
     x = x ^ (x >> np.uint32(15))
-    x = x * np.uint32(0x846CA68B)
+    x = x * np.uint32(MULTIPLIERS[1])
     return np.asarray(x ^ (x >> np.uint32(16)))
 
 
