@@ -73,12 +73,12 @@ def _chart(names: Names, cost: bool) -> Any:
     band = base.mark_area(clip=True).encode(
         y=charts.metric_axis(alt.Y, "low", **ends),
         y2=alt.Y2("high:Q"),
-        opacity=alt.condition(picked, alt.value(0.12), alt.value(0)),
+        opacity=charts.conditional(alt.OpacityValue, 0.12, 0, param="picked"),
     )
     tooltips = [charts.name_tooltip(), *charts.tooltips("k"), *charts.tooltips("cost", format=",.0f")]
     line = base.mark_line(strokeWidth=2.5, clip=True).encode(
         y=charts.metric_axis(alt.Y, "mean", **ends),
-        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
+        opacity=charts.conditional(alt.OpacityValue, 1, 0.1, param="picked"),
         tooltip=[*tooltips, *charts.metric_tooltips(*charts.ESTIMATE)],
     )
     # A line through a single K has no length.

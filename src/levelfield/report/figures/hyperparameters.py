@@ -94,24 +94,27 @@ def _rows(results: Results, number: int, name: str, axes: Sequence[Axis]) -> Row
 def _chart(field: str, axis: Axis, names: Names) -> Any:
     """Return a chart of trials. A range dragged over it ("range") keeps the trials inside; the others are pale."""
     coordinate = alt.Tooltip(f"{field}:Q", title=axis.key, format=".3~g")
-    base = alt.Chart(charts.ROWS).encode(
-        x=_x(field, axis),
-        y=charts.metric_axis(alt.Y, "value"),
-        opacity=alt.condition("datum.kept", alt.value(0.8), alt.value(0.12)),
-        tooltip=[
+    # Altair copies a chart for each call: encodings come last, there are many of these charts.
+    encodings = {
+        "x": _x(field, axis),
+        "y": charts.metric_axis(alt.Y, "value"),
+        "opacity": charts.conditional(alt.OpacityValue, 0.8, 0.12, test="datum.kept"),
+        "tooltip": [
             *charts.tooltips("trial"),
             *charts.metric_tooltips("value"),
             *([] if charts.is_choice(axis) else [coordinate]),
         ],
-    )
-    feasible = base.transform_filter("datum.feasible").mark_circle(size=45).encode(color=names.color(legend=False))
-    infeasible = base.transform_filter("!datum.feasible").mark_point(shape="cross", angle=45, color=charts.GRAY)
-    if charts.is_choice(axis):
-        return alt.layer(feasible, infeasible).properties(width=190, height=140)
-    feasible = feasible.add_params(alt.selection_interval(name="range", encodings=["x"]))
-    ends = alt.InlineData(values=[{field: end} for end in axis.dimension.ends])
-    borders = alt.Chart(ends).mark_rule(strokeDash=[4, 3], color=charts.GRAY).encode(x=alt.X(f"{field}:Q"))
-    return alt.layer(feasible, infeasible, borders).properties(width=190, height=140)
+    }
+    feasible = alt.Chart(charts.ROWS).transform_filter("datum.feasible").mark_circle(size=45)
+    infeasible = alt.Chart(charts.ROWS).transform_filter("!datum.feasible")
+    layers = [infeasible.mark_point(shape="cross", angle=45, color=charts.GRAY).encode(**encodings)]
+    if not charts.is_choice(axis):
+        feasible = feasible.add_params(alt.selection_interval(name="range", encodings=["x"]))
+        ends = alt.InlineData(values=[{field: end} for end in axis.dimension.ends])
+        borders = alt.Chart(ends).mark_rule(strokeDash=[4, 3], color=charts.GRAY)
+        layers.append(borders.encode(x=alt.X(f"{field}:Q")))
+    points = feasible.encode(color=names.color(legend=False), **encodings)
+    return alt.layer(points, *layers, width=190, height=140)
 
 
 def _x(field: str, axis: Axis) -> alt.X:

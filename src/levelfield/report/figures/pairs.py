@@ -66,7 +66,7 @@ def _wins(names: Names) -> Any:
     cells = base.mark_rect().encode(color=alt.Color("lead:Q", scale=scale, legend=None))
     if len(names.numbers) > _WRITTEN:
         return cells.properties(width=320, height=40 + 20 * len(names.numbers))
-    shade = alt.condition(f"abs(datum.lead) > {_DARK}", alt.value("white"), alt.value("black"))
+    shade = charts.conditional(alt.ColorValue, "white", "black", test=f"abs(datum.lead) > {_DARK}")
     texts = base.mark_text(fontSize=11).encode(text=alt.Text("chance:Q", format=".0%"), color=shade)
     return (cells + texts).properties(width=320, height=40 + 34 * len(names.numbers))
 
