@@ -67,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, lf.Store.open(Path(folder) / "trials.db") as store:
         trials = add_synthetic_trials(study, store)
         start = time.perf_counter()
-        comparison = lf.Comparison(study, store)
+        comparison = lf.Comparison.load(study, store)
         load_seconds = time.perf_counter() - start
     parts: dict[str, Callable[[], Any]] = {
         "rows": comparison.rows,

@@ -26,9 +26,9 @@ from aligned import table
 from rich.console import Console
 
 import levelfield as lf
+from levelfield.cli.progress import RunProgress
 from levelfield.executors import Executor, get_executor
-from levelfield.progress import RunProgress
-from levelfield.runner import run
+from levelfield.run import run
 from levelfield.store import Store
 from levelfield.trial import Point
 

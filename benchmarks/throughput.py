@@ -28,7 +28,8 @@ from torch_trials import DEVICE, STRETCH, TorchTrial
 
 from levelfield.rules import get_rule
 from levelfield.training.program import Job, program, use_every_core
-from levelfield.workloads import Workload, get_workload
+from levelfield.workload import Workload
+from levelfield.workloads import get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}

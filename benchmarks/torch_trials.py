@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from levelfield.workloads import Workload
+from levelfield.workload import Workload
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 STRETCH = 100 if DEVICE.type == "cuda" else 20  # steps between two clock readings

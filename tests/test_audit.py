@@ -70,7 +70,7 @@ def compared(
         for name, losses in pools.items():
             trials = made_up(study, name, losses, (at or {}).get(name))
             store.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
-        return lf.Comparison(study, store)
+        return lf.Comparison.load(study, store)
 
 
 def finding(

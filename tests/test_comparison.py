@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+
 import levelfield as lf
 from levelfield.analysis.outcomes import Target
 from levelfield.errors import SpaceError, StudyError, UnknownName, UsageError
 from levelfield.search import Search
-from levelfield.taxonomy.seeding import Seeded
 from levelfield.trial import Curve, Status, Trial
 from levelfield.workloads import get_workload
 
@@ -65,7 +65,7 @@ def made_up(study: lf.Study, location: Path, broken: Container[int] = range(5, 1
                 values = {metric: np.round(generator.random(n), 2) for metric in metrics}
                 trials.append(Trial(search.point(index), status, Curve(np.array(STEPS[:n]), values)))
             store.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
-        return lf.Comparison(study, store)
+        return lf.Comparison.load(study, store)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_a_metric_that_was_not_stored_is_missing_and_not_an_error(tmp_path):
             curve = Curve(np.array(STEPS), {"valid_error": np.array([0.5, 0.25, 0.125])})
             trials = [Trial(point, Status.FEASIBLE, curve) for point in points]
             store.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
-        found = lf.Comparison(study, store)
+        found = lf.Comparison.load(study, store)
     assert [row["mean"] for row in found.rows()] == [0.125, 0.125]
     assert all(math.isnan(row["test_error"]) for row in found.rows())
     other = found.at(select="train_loss")
@@ -359,12 +359,12 @@ def test_a_seed_is_shown_where_the_trial_that_it_follows_is_the_best(compared):
     best = compared.outcome("sgd").best_trial
     (edge,) = {each.edge for each in compared.seeds() if (each.edge.special, each.edge.general) == ("sgd", "momentum")}
     seeded = compared.at()
-    seeded.seeded = [Seeded(edge, best, best)]
+    seeded.followed = [Seeded(edge, best, best)]
     rate = best.point.hyperparameters["learning_rate"]
-    assert len(seeded.at().seeded) == 1
-    assert len(seeded.narrowed({"sgd": {"learning_rate": (rate / 1.1, None)}}).seeded) == 1
-    assert seeded.narrowed({"sgd": {"learning_rate": (rate * 1.1, None)}}).seeded == []
-    assert seeded.at(select="train_loss").seeded == []
+    assert len(seeded.at().followed) == 1
+    assert len(seeded.narrowed({"sgd": {"learning_rate": (rate / 1.1, None)}}).followed) == 1
+    assert seeded.narrowed({"sgd": {"learning_rate": (rate * 1.1, None)}}).followed == []
+    assert seeded.at(select="train_loss").followed == []
 
 
 # ---------------------------------------------------------------------------- trials that are far off, or nowhere

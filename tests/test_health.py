@@ -13,9 +13,9 @@ import pytest
 import levelfield as lf
 from levelfield.analysis.health import Check, checks
 from levelfield.analysis.outcomes import Outcome
+from levelfield.report.narrative import search_sentences
 from levelfield.search import Search
 from levelfield.trial import Curve, Direction, Status, Trial
-from levelfield.words import search_sentences
 
 MOMENTUM = {"rule": "momentum", "learning_rate": {"log": [1e-4, 1e-1]}, "one_minus_momentum": {"log": [1e-2, 1e0]}}
 METRICS = {"train_loss": Direction.MINIMIZE, "error": Direction.MINIMIZE, "accuracy": Direction.MAXIMIZE}

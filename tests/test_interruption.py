@@ -63,7 +63,7 @@ def wait_for(folder: Path, trials: int, process: subprocess.Popen[bytes]) -> Non
 def pool(folder: Path) -> dict[tuple[str, int], lf.Outcome]:
     study = lf.load_study(folder / "study.toml")
     with lf.Store.open(folder / "trials.db", create=False) as store:
-        comparison = lf.Comparison(study, store)
+        comparison = lf.Comparison.load(study, store)
     return {(name, trial.point.index): trial for name in study.optimizers for trial in comparison.trials[name]}
 
 

@@ -11,9 +11,10 @@ import pytest
 
 import levelfield as lf
 from levelfield.analysis.protocols import Entry, by_protocol, flips, pairs
+from levelfield.derive.ladder import RUNGS, ladder
 from levelfield.errors import UsageError
-from levelfield.protocols import RUNGS, ladder
-from levelfield.rules import POSITIVE, Hyperparameter, register_rule
+from levelfield.hyperparameters import POSITIVE, Hyperparameter
+from levelfield.rules import register_rule
 from levelfield.study import built_in_studies
 
 SCHEDULE = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
@@ -195,7 +196,7 @@ def test_an_optimizer_with_nothing_free_has_no_ladder():
 def test_a_rule_that_nobody_knows_the_usual_value_of_is_refused():
     register_rule("odd", lambda **_: None, {"learning_rate": POSITIVE, "twist": Hyperparameter(0.0, 1.0)})
     table = {"rule": "odd", "learning_rate": {"log": [1e-2, 1e0]}, "twist": {"uniform": [0.0, 1.0]}}
-    with pytest.raises(UsageError, match="nobody has said what twist usually is"):
+    with pytest.raises(UsageError, match="No usual value is known for twist"):
         ladder(study_of({"it": table}))
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import levelfield as lf
+from levelfield import rerun_study
 from levelfield.errors import UnknownName, UsageError
-from levelfield.rerun import rerun_study
+from levelfield.report.narrative import rerun_sentences
 from levelfield.search import Search
 from levelfield.trial import Curve, Status, Trial
-from levelfield.words import rerun_sentences
 from levelfield.workloads import get_workload
 
 SCHEDULE = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
@@ -76,7 +76,7 @@ def compared(store) -> lf.Comparison:
     study = study_of()
     added(store, study, "sgd", [0.5, 0.4, 0.6, 0.1, 0.3, 0.2, 0.7, 0.8])
     added(store, study, "adam", [None, 0.5, 0.4, 0.6, 0.2, 0.3, 0.9, 0.7, 0.8])
-    return lf.Comparison(study, store)
+    return lf.Comparison.load(study, store)
 
 
 # The study of a rerun
@@ -119,7 +119,7 @@ def test_another_seed_of_the_study_is_another_rerun(store):
     for study in (first, other):
         added(store, study, "sgd", [0.1] * POOL)
         added(store, study, "adam", [0.1] * POOL)
-    seeds = [Search(rerun_study(lf.Comparison(each, store)), "sgd").point(0).seed for each in (first, other)]
+    seeds = [Search(rerun_study(lf.Comparison.load(each, store)), "sgd").point(0).seed for each in (first, other)]
     assert seeds[0] != seeds[1]
 
 
@@ -138,7 +138,7 @@ def test_the_best_by_another_metric(store):
         values = {key: np.array([9.0, 1.0 + index]) for key in metrics} | {"test_error": np.array([9.0, 8.0 - index])}
         trials.append(Trial(search.point(index), Status.FEASIBLE, Curve(np.array([2, 6]), values)))
     store.add(study.identity("sgd"), study.definition("sgd"), metrics, trials, NOWHERE)
-    comparison = lf.Comparison(study, store)
+    comparison = lf.Comparison.load(study, store)
     for view, index in ((comparison, 0), (comparison.at(select="test_error"), POOL - 1)):
         found = Search(rerun_study(view), "sgd").point(0).hyperparameters
         assert found == search.point(index).hyperparameters
@@ -149,7 +149,7 @@ def test_a_grid_is_rerun_as_seeds_of_a_point(store):
         "sgd": {"learning_rate": {"choice": [0.1, 0.2, 0.3]}}
     })  # fmt: skip
     added(store, study, "sgd", [0.5, 0.1, 0.3])
-    again = rerun_study(lf.Comparison(study, store), seeds=4)
+    again = rerun_study(lf.Comparison.load(study, store), seeds=4)
     assert [Search(again, "sgd").point(i).hyperparameters["learning_rate"] for i in range(4)] == [0.2] * 4
 
 
@@ -173,8 +173,8 @@ def test_what_cannot_be_rerun_is_refused(compared, store):
     added(store, lost, "sgd", [0.1] * POOL)
     added(store, lost, "adam", [None] * 20)
     with pytest.raises(UsageError, match=r"^adam has no feasible trial to rerun: lower its learning rate"):
-        rerun_study(lf.Comparison(lost, store))
-    assert list(rerun_study(lf.Comparison(lost, store), ["sgd"]).optimizers) == ["sgd"]
+        rerun_study(lf.Comparison.load(lost, store))
+    assert list(rerun_study(lf.Comparison.load(lost, store), ["sgd"]).optimizers) == ["sgd"]
 
 
 # In a comparison
@@ -184,7 +184,7 @@ def test_a_comparison_finds_the_reruns_of_its_best_trials(compared, store):
     assert compared.reruns == {}
     again = rerun_study(compared, ["adam"], seeds=3)
     added(store, again, "adam", [0.25, None, 0.15, 0.23], other=0.4)
-    found = lf.Comparison(compared.study, store)
+    found = lf.Comparison.load(compared.study, store)
     assert list(found.reruns) == ["adam"]
     outcome = found.reruns["adam"]
     assert (outcome.tried, len(outcome.pool)) == (4, 3)
@@ -194,21 +194,21 @@ def test_a_comparison_finds_the_reruns_of_its_best_trials(compared, store):
 
 def test_reruns_of_another_trial_are_not_the_best_one_s(compared, store):
     added(store, rerun_study(compared, ["sgd"], index=0), "sgd", [0.3])
-    assert lf.Comparison(compared.study, store).reruns == {}
+    assert lf.Comparison.load(compared.study, store).reruns == {}
 
 
 def test_a_better_trial_leaves_the_reruns_behind(compared, store):
     """They were of another one."""
     added(store, rerun_study(compared, ["sgd"]), "sgd", [0.3])
     larger = compared.study.replace(pool=POOL + 2)
-    assert list(lf.Comparison(larger, store).reruns) == ["sgd"]
+    assert list(lf.Comparison.load(larger, store).reruns) == ["sgd"]
     added(store, larger, "sgd", [0.5, 0.4, 0.6, 0.1, 0.3, 0.2, 0.7, 0.8, 0.05, 0.9])
-    assert lf.Comparison(larger, store).reruns == {}
+    assert lf.Comparison.load(larger, store).reruns == {}
 
 
 def test_another_view_keeps_the_reruns_of_the_same_best_trial(compared, store):
     added(store, rerun_study(compared, ["sgd", "adam"]), "sgd", [0.3, 0.2], other=0.6)
-    found = lf.Comparison(compared.study, store)
+    found = lf.Comparison.load(compared.study, store)
     rate = Search(found.study, "sgd").point(BEST).hyperparameters["learning_rate"]
     assert list(found.narrowed({"sgd": {"learning_rate": (rate / 1.01, None)}}).reruns) == ["sgd"]
     assert found.narrowed({"sgd": {"learning_rate": (rate * 1.01, None)}}).reruns == {}
@@ -220,7 +220,7 @@ def test_another_view_keeps_the_reruns_of_the_same_best_trial(compared, store):
 
 def test_health_compares_the_best_trials_with_seeds(compared, store):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [0.1, 0.3, 0.5])
-    found = lf.Comparison(compared.study, store)
+    found = lf.Comparison.load(compared.study, store)
     (check,) = (each for each in found.health() if each.question == "trials against seeds")
     top = np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1)
     assert (check.optimizer, check.value) == ("sgd", pytest.approx(top / np.std([0.1, 0.3, 0.5], ddof=1)))
@@ -234,7 +234,7 @@ def test_reruns_in_words(compared, store):
     again = rerun_study(compared, seeds=3)
     added(store, again, "sgd", [0.12, 0.14, 0.16], other=0.3)
     added(store, again, "adam", [0.25, None, 0.15], other=0.4)
-    found = lf.Comparison(compared.study, store)
+    found = lf.Comparison.load(compared.study, store)
     assert rerun_sentences(found) == [
         "sgd's best trial with 3 seeds: valid_error 14.00% (12.00% … 16.00%), test_error 30.00% (30.00% … 30.00%).",
         "adam's best trial with 3 seeds, 1 of them infeasible: valid_error 20.00% (15.00% … 25.00%), "
@@ -246,13 +246,13 @@ def test_reruns_in_words(compared, store):
 
 def test_reruns_that_all_diverge_say_so(compared, store):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [None, None])
-    (said,) = rerun_sentences(lf.Comparison(compared.study, store))
+    (said,) = rerun_sentences(lf.Comparison.load(compared.study, store))
     assert said == "sgd's best trial with 2 seeds, 2 of them infeasible: nothing feasible."
 
 
 def test_the_report_shows_reruns_beside_the_outcomes(compared, store, tmp_path):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [0.12, 0.14, 0.16], other=0.3)
-    found = lf.Comparison(compared.study, store)
+    found = lf.Comparison.load(compared.study, store)
     (said,) = rerun_sentences(found)
     assert said in found.write_report(tmp_path / "report.html").read_text("utf-8").replace("&#39;", "'")
 
@@ -291,7 +291,7 @@ def stored(index: int, count: int, name: str = "sgd") -> list[float]:
     """The losses of so many seeds of a trial, as the store has them."""
     study = lf.load_study("mine.toml")
     with lf.Store.open("levelfield-out/mine/trials.db") as store:
-        again = rerun_study(lf.Comparison(study, store), [name], count, index)
+        again = rerun_study(lf.Comparison.load(study, store), [name], count, index)
         return [trial.curve.final("train_loss") for trial in store.trials(again.identity(name))]
 
 

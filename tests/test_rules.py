@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -13,8 +16,15 @@ import optax
 import pytest
 
 import levelfield as lf
+from levelfield import optax_signatures
 from levelfield.errors import SpaceError, UnknownName
-from levelfield.training.schedules import schedule
+from levelfield.optax_signatures import (
+    hyperparameters_from_import,
+    hyperparameters_from_source,
+    known_optimizers,
+    optimizer_hyperparameters,
+)
+from levelfield.schedules import schedule
 
 STEPS = 2_000
 
@@ -366,6 +376,97 @@ def test_an_optax_optimizer_keeps_optaxs_defaults():
     assert updates(lf.optimizer("optax.lion", learning_rate=1e-3), seen) == updates(optax.lion(1e-3), seen)
 
 
+# optax's signatures, read without importing it
+
+
+@pytest.mark.parametrize("name", known_optimizers())
+def test_the_source_of_optax_says_what_its_functions_say(name):
+    parameters = inspect.signature(getattr(optax, name)).parameters
+    hyperparameters = hyperparameters_from_source(name)
+    assert hyperparameters is not None
+    assert list(hyperparameters) == list(parameters)
+    assert hyperparameters == hyperparameters_from_import(name)
+    for key, parameter in parameters.items():
+        if isinstance(parameter.default, bool | int | float | str):
+            assert hyperparameters[key].default == parameter.default
+        assert hyperparameters[key].required == (parameter.default is parameter.empty or key == "learning_rate")
+
+
+def test_optimizers_are_found_by_import_if_the_source_is_laid_out_differently(monkeypatch):
+    expected = hyperparameters_from_source("adamw")
+    monkeypatch.setattr(optax_signatures, "_signatures", dict)
+    assert hyperparameters_from_source("adamw") is None
+    assert optimizer_hyperparameters("adamw") == expected
+    assert optimizer_hyperparameters("adamv") is None
+
+
+def test_rules_and_schedules_load_no_jax():
+    code = """
+import sys
+import levelfield as lf
+from levelfield import rules, schedules
+table = {"learning_rate": {"log": [1e-3, 1e-1]}, "nesterov": True}
+assert rules.get_rule("optax.nadamw").hyperparameters["nesterov"].default is True
+rate = schedules.schedule("linear", 100, {"learning_rate": 1.0, "decay_steps": 0.5, "decay_factor": 0.0})
+assert rate(25) == 0.5
+assert rules.adam(0, 2.0, 0.0, 0.0, 0.1, 0.5, 0.75, 1.0)[1:] == (1.0, 1.0)
+print(*sys.modules)
+"""
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"jax", "optax", "flax"} & set(loaded)
+
+
+def optax_study(rule: str, **table) -> lf.Study:
+    tables = {rule: {"learning_rate": {"log": [1e-3, 1e-1]}, **table}}
+    return lf.Study(workload="quadratic", steps=2, trials=1, optimizers=tables)
+
+
+@pytest.mark.parametrize(
+    ("rule", "table", "words"),
+    [
+        ("optax.lion", {"mask": "x"}, "mask cannot be set in a study"),
+        ("optax.adamw", {"mask": True}, "mask cannot be set in a study"),
+        ("optax.adam", {"mu_dtype": "bfloat16"}, "mu_dtype cannot be set in a study"),
+        ("optax.adafactor", {"dtype_momentum": "float32"}, "dtype_momentum cannot be set in a study"),
+        ("optax.noisy_sgd", {"key": 1}, "key cannot be set in a study"),
+        ("optax.lbfgs", {"linesearch": "zoom"}, "linesearch cannot be set in a study"),
+        ("optax.sgd", {"momentum": "x"}, "momentum = 'x': expected a number"),
+        ("optax.sgd", {"momentum": True}, "momentum = True: expected a number"),
+        ("optax.sgd", {"nesterov": "yes"}, "nesterov = 'yes': expected true or false"),
+        ("optax.sgd", {"nesterov": 0.5}, "nesterov = 0.5: expected true or false"),
+        ("optax.adafactor", {"min_dim_size_to_factor": 2.5}, "min_dim_size_to_factor = 2.5: expected an integer"),
+        ("optax.adafactor", {"min_dim_size_to_factor": {"integer": [1, 9]}}, "cannot be searched over"),
+    ],
+)
+def test_a_study_refuses_what_an_optax_optimizer_cannot_take(rule, table, words):
+    with pytest.raises(lf.LevelfieldError, match=words):
+        optax_study(rule, **table)
+
+
+@pytest.mark.parametrize(
+    ("rule", "table"),
+    [
+        ("optax.sgd", {"momentum": 0.9, "nesterov": True}),
+        ("optax.sgd", {"momentum": {"uniform": [0.0, 0.9]}}),
+        ("optax.adafactor", {"min_dim_size_to_factor": 64, "decay_offset": 1, "factored": False}),
+        ("optax.lars", {"weight_decay_mask": False}),
+        ("optax.rmsprop", {"initial_scale": 1, "eps_in_sqrt": False}),
+    ],
+)
+def test_a_study_takes_numbers_switches_and_sizes(rule, table):
+    space = optax_study(rule, **table).optimizer(rule).space
+    assert {key: space.spec()[key] for key in table} == table
+
+
+def test_an_object_can_be_passed_in_python():
+    """A mask is a function: no study file can hold one, but lf.optimizer takes it."""
+    tx = lf.optimizer("optax.adamw", learning_rate=0.1, weight_decay=1.0, mask=lambda params: {"w": True, "b": False})
+    params = {"w": jnp.ones(()), "b": jnp.ones(())}
+    updates, _ = tx.update({"w": jnp.zeros(()), "b": jnp.zeros(())}, tx.init(params), params)
+    assert updates["w"] == pytest.approx(-0.1)
+    assert updates["b"] == 0
+
+
 # The contract of every rule
 
 SENSIBLE = {
@@ -456,7 +557,7 @@ def test_an_unknown_rule_is_refused(rule, words):
         ({"learning_rate": -1.0}, "learning_rate = -1 is outside"),
         ({"learning_rate": math.nan}, "learning_rate = nan is outside"),
         ({"beta1": 1.5}, r"beta1 = 1.5 is outside \[0, 1\]"),
-        ({"epsilon": "1e-8"}, "epsilon = '1e-8' must be a number"),
+        ({"epsilon": "1e-8"}, "epsilon = '1e-8': expected a number"),
     ],
 )
 def test_a_number_that_a_rule_cannot_take_is_refused(changes, words):

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from levelfield.errors import SpaceError
-from levelfield.space import Axis, Choice, Fixed, Integer, Log, Space, Uniform, axis, dimension
+from levelfield.space import Axis, Choice, Fixed, Integer, Log, Space, Uniform, dimension, parse_axis
 
 UNITS = st.floats(0.0, 1.0)
 NAN, INF = math.nan, math.inf
@@ -317,7 +317,7 @@ def test_the_whole_of_a_range_is_the_range(space):
 
 @given(spec=RANGES, units=st.tuples(UNITS, UNITS), at=UNITS)
 def test_a_part_of_a_range_holds_what_lies_between_its_ends(spec, units, at):
-    whole = axis("x", spec)
+    whole = parse_axis("x", spec)
     low, high = sorted(whole.dimension.value(unit) for unit in units)
     value = whole.dimension.value(at)
     assume(low < high)
@@ -333,7 +333,7 @@ def test_a_part_of_a_range_holds_what_lies_between_its_ends(spec, units, at):
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8, unique=True), data=st.data())
 def test_of_a_choice_those_that_are_kept_stay_in_their_order(values, data):
-    whole = axis("x", {"choice": values})
+    whole = parse_axis("x", {"choice": values})
     kept = data.draw(st.lists(st.sampled_from(values), min_size=1, unique=True))
     part = whole.narrowed(kept)
     assert list(part.dimension.values) == [value for value in values if value in kept]
@@ -342,7 +342,7 @@ def test_of_a_choice_those_that_are_kept_stay_in_their_order(values, data):
 
 @given(spec=RANGES, units=st.lists(UNITS, min_size=4, max_size=4))
 def test_to_narrow_twice_is_to_narrow_once(spec, units):
-    whole = axis("x", spec)
+    whole = parse_axis("x", spec)
     first, second = sorted(map(whole.dimension.value, units[:2])), sorted(map(whole.dimension.value, units[2:]))
     both = max(first[0], second[0]), min(first[1], second[1])
     assume(first[0] < first[1] and both[0] < both[1])
@@ -368,7 +368,7 @@ def test_to_narrow_twice_is_to_narrow_once(spec, units):
     ids=str,
 )
 def test_what_a_part_of_a_range_holds(key, spec, kept, inside, outside):
-    whole, part = axis(key, spec), axis(key, spec).narrowed(kept)
+    whole, part = parse_axis(key, spec), parse_axis(key, spec).narrowed(kept)
     assert part.holds(inside)
     assert whole.holds(inside)
     assert not part.holds(outside)
@@ -379,7 +379,7 @@ def test_what_a_part_of_a_range_holds(key, spec, kept, inside, outside):
 
 @pytest.mark.parametrize(("key", "at"), [("x", 0.9), ("one_minus_x", 0.1), ("x/y", 0.3), ("x", "adam")])
 def test_a_fixed_value_holds_itself_alone(key, at):
-    one = axis(key, at)
+    one = parse_axis(key, at)
     values = {"x": one.hyperparameter(at, {"y": 0.7}), "y": 0.7}
     assert one.holds(values)
     assert not one.holds(values | {"x": 0.5})
@@ -410,7 +410,7 @@ def test_a_fixed_value_holds_itself_alone(key, at):
 )
 def test_a_part_that_is_none_is_refused(spec, kept, words):
     with pytest.raises(SpaceError) as refusal:
-        axis("rate", spec).narrowed(kept)
+        parse_axis("rate", spec).narrowed(kept)
     assert_says(refusal, ["rate", *words])
 
 

@@ -915,7 +915,7 @@ def test_code_that_is_no_path_is_refused(own, code):
 
 def test_a_rule_of_another_version_has_trials_of_its_own(own):
     study = lf.load_study(own)
-    rules.register_rule("own", lambda **_: None, {"learning_rate": rules.Hyperparameter(low=0.0)})
+    rules.register_rule("own", lambda **_: None, {"learning_rate": lf.Hyperparameter(low=0.0)})
     assert lf.load_study(own).identity("own") == study.identity("own")
-    rules.register_rule("own", lambda **_: None, {"learning_rate": rules.Hyperparameter(low=0.0)}, version=2)
+    rules.register_rule("own", lambda **_: None, {"learning_rate": lf.Hyperparameter(low=0.0)}, version=2)
     assert lf.load_study(own).identity("own") != study.identity("own")

@@ -1,132 +1,38 @@
-"""The order of the data, the vectorised loop, and the embedded workloads it trains."""
+"""The vectorized training loop, its checks, and the embedded workloads it trains."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from scipy import stats
 
 import levelfield as lf
 from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
-from levelfield.rules import Hyperparameter, get_rule
+from levelfield.hyperparameters import Hyperparameter
+from levelfield.rules import get_rule
+from levelfield.schedules import SCHEDULES
 from levelfield.store import Store
-from levelfield.study import SCHEDULES
-from levelfield.training import order
+from levelfield.training import shuffle
 from levelfield.training.checks import check_workload
 from levelfield.training.program import Job, program
 from levelfield.training.slots import train
 from levelfield.trial import Direction, Point, Progress, Status, Trial
-from levelfield.workloads import Workload, convolution, get_workload, layers
-from levelfield.workloads.base import minimized
-from levelfield.workloads.convolution import conv
+from levelfield.workload import Workload, minimized
+from levelfield.workloads import get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 DIVERGES = 1e38  # a learning rate at which every workload's loss overflows at once
 
-# ---------------------------------------------------------------------------- the order of the data
-
-
-def orders(seeds: Any, n: int) -> np.ndarray:
-    """One row for each seed: where its permutation sends 0 … n−1."""
-    permute = jax.jit(lambda seeds: order.permute(seeds[:, None], jnp.arange(n), n))
-    return np.asarray(permute(jnp.asarray(seeds, jnp.uint32)))
-
-
-def epochs(trials: int, count: int, n: int) -> np.ndarray:
-    """The orders of the first epochs of trials 0, 1, …, as they are drawn: one batch an epoch."""
-    draw = jax.jit(jax.vmap(lambda seed: order.batch_indices(seed, jnp.arange(count), n, n)))
-    return np.asarray(draw(jnp.arange(trials))).reshape(-1, n)
-
-
-def p_value(categories: np.ndarray, cells: int) -> float:
-    """Of a chi-square test that draws of 0 … cells−1 are uniform; the columns are tests of their own."""
-    tests = [stats.chisquare(np.bincount(column, minlength=cells)).pvalue for column in categories.T]
-    return float(min(1.0, min(tests) * len(tests)))  # Bonferroni
-
-
-def p_uniform(found: np.ndarray) -> dict[str, float]:
-    """How likely a fair shuffle brings orders as uneven as these."""
-    n = found.shape[1]
-    here, there = found, np.roll(found, -1, axis=1)
-    # Where two neighbours go, as one number: the place of the first, and how far the second is from it.
-    pairs = here * (n - 1) + (there - here) % n - 1
-    return {"element": p_value(here, n), "pair": p_value(pairs, n * (n - 1))}
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000, 9973])
-def test_an_order_is_a_permutation(n: int) -> None:
-    found = orders([0, 1, 2, 12345, 2**31, 2**32 - 1], n)
-    np.testing.assert_array_equal(np.sort(found, axis=1), np.tile(np.arange(n), (6, 1)))
-
-
-def test_seeds_and_epochs_have_orders_of_their_own() -> None:
-    of_seeds, of_epochs = orders(np.arange(200), 1000), epochs(1, 200, 1000)
-    assert len(np.unique(of_seeds, axis=0)) == 200
-    assert len(np.unique(of_epochs, axis=0)) == 200
-    # Two orders agree in one place on average, as Poisson has it.
-    for found in (of_seeds, of_epochs):
-        same_places = (found[1:] == found[:-1]).sum(axis=1)
-        assert 0.7 < same_places.mean() < 1.3
-        assert same_places.max() <= 7
-
-
-@pytest.mark.parametrize("n", [5, 12, 16])
-@pytest.mark.parametrize("source", ["seeds", "epochs"])
-def test_orders_are_uniform(n: int, source: str) -> None:
-    found = orders(np.arange(40_000), n) if source == "seeds" else epochs(200, 200, n)
-    assert min(p_uniform(found).values()) > 1e-3
-
-
-@pytest.mark.parametrize("n", [5, 12, 16])
-def test_too_few_rounds_are_not_uniform(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above would notice a poor shuffle."""
-    monkeypatch.setattr(order, "_ROUNDS", 4)
-    assert max(p_uniform(orders(np.arange(40_000), n)).values()) < 1e-30
-
-
-def test_all_permutations_are_equally_likely() -> None:
-    number = {each: i for i, each in enumerate(itertools.permutations(range(5)))}
-    found = np.array([[number[tuple(each)]] for each in orders(np.arange(40_000), 5).tolist()])
-    assert p_value(found, len(number)) > 1e-3
-
-
-def test_neighbours_part_in_a_long_order() -> None:
-    found = orders(np.arange(200), 1000)
-    distance = (found[:, 1:] - found[:, :-1]) % 1000 - 1
-    assert p_value(distance.reshape(-1, 1), 999) > 1e-3
-
-
-@pytest.mark.parametrize(("n", "batch_size"), [(10, 3), (12, 4), (7, 7), (5, 1), (1000, 64)])
-def test_an_epoch_draws_each_example_at_most_once(n: int, batch_size: int) -> None:
-    batches, several = n // batch_size, 3
-    found = np.asarray(order.batch_indices(7, jnp.arange(several * batches), n, batch_size))
-    assert found.shape == (several * batches, batch_size)
-    for epoch in found.reshape(several, -1):
-        assert len(set(epoch)) == len(epoch) == n - n % batch_size
-        assert epoch.min() >= 0
-        assert epoch.max() < n
-
-
-def test_a_step_s_batch_does_not_depend_on_the_steps_asked_with_it() -> None:
-    together = order.batch_indices(3, jnp.arange(20), 50, 8)
-    one_by_one = [order.batch_indices(3, jnp.array([step]), 50, 8)[0] for step in range(20)]
-    np.testing.assert_array_equal(together, one_by_one)
-
-
-# ---------------------------------------------------------------------------- the vectorised loop
+# ---------------------------------------------------------------------------- the vectorized loop
 
 
 def job_of(
@@ -233,7 +139,7 @@ def test_a_trial_equals_a_plain_loop() -> None:
 
     evaluate = jax.jit(workload.evaluate)
     for step in range(steps):
-        rows = np.asarray(order.batch_indices(42, jnp.array([step]), len(images), batch_size))[0]
+        rows = np.asarray(shuffle.batch_indices(42, jnp.array([step]), len(images), batch_size))[0]
         params, inner = update(params, inner, (images[rows], labels[rows]))
         if step + 1 in (3, 6):
             for split, batch in data.evaluation.items():
@@ -430,9 +336,9 @@ def test_one_compilation_serves_all_trials(free: int, tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"metrics": {"valid_loss": "minimize"}}, ["train_loss"]),
-        ({"metrics": ["train_loss"]}, ["['train_loss']", "which way"]),
+        ({"metrics": ["train_loss"]}, ["['train_loss']", "'minimize' or 'maximize'"]),
         ({"metrics": {"train_loss": ["minimize"]}}, ["['minimize']"]),
-        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "minimize or maximize"]),
+        ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "'minimize' or 'maximize'"]),
         ({"select": "valid_eror"}, ["'valid_eror'", "train_loss"]),
     ],
 )
@@ -479,7 +385,7 @@ def test_equal_counts_are_equal_errors_wherever_the_wrong_ones_stand(n: int, slo
 def test_a_metric_that_is_declared_but_not_evaluated_is_named() -> None:
     declared = get_workload("wilson").metrics | {"valid_accuracy": Direction.MAXIMIZE}
     workload = lf.register_workload(dataclasses.replace(get_workload("wilson"), name="short", metrics=declared))
-    with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but what it evaluates is .*valid_er"):
+    with pytest.raises(LevelfieldError, match=r"'short' declares valid_accuracy, but evaluate returns .*valid_er"):
         check_workload(workload, 1)
 
 
@@ -490,7 +396,7 @@ def test_a_mean_where_each_example_has_its_value_is_refused() -> None:
     def means(*arguments: Any) -> Any:
         return {name: values.mean() for name, values in wilson.evaluate(*arguments).items()}
 
-    with pytest.raises(LevelfieldError, match=r"gives error in the shape \(\) for 7 examples; give a value for each"):
+    with pytest.raises(LevelfieldError, match=r"returned error of shape \(\) for 7 examples; expected one value per"):
         check_workload(dataclasses.replace(wilson, evaluate=means), 1)
 
 
@@ -500,28 +406,36 @@ ARRAYS = (np.zeros((8, 3), np.float32), np.zeros(8, np.float32))
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"load": lambda: None}, "load gives None, no levelfield.Data"),
+        ({"load": lambda: None}, "load returned None; expected a levelfield.Data"),
         ({"load": lambda: Data((ARRAYS[0], ARRAYS[1][:5]), {"train": ARRAYS})}, "training data have arrays of 5 and 8"),
-        ({"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], ARRAYS[1][:5])})}, "train data have arrays of 5 and 8"),
-        ({"load": lambda: Data(ARRAYS, {"train": tuple(a[:0] for a in ARRAYS)})}, "train data are empty"),
-        ({"load": lambda: Data([0.0, 1.0], {"train": ARRAYS})}, "training data hold a float, not arrays"),
-        ({"init": lambda key: jnp.zeros(3)}, "no pair (params, state)"),
-        ({"loss": lambda params, *_: jnp.sum(params)}, "an array of shape (), no pair (loss, state)"),
+        ({"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], ARRAYS[1][:5])})}, "data 'train' have arrays of 5 and 8"),
+        ({"load": lambda: Data(ARRAYS, {"train": tuple(a[:0] for a in ARRAYS)})}, "data 'train' are empty"),
+        ({"load": lambda: Data([0.0, 1.0], {"train": ARRAYS})}, "training data contain a float; expected arrays"),
+        (
+            {"load": lambda: Data((np.full((8, 3), np.nan, np.float32), ARRAYS[1]), {"train": ARRAYS})},
+            "the training data contain 24 values that are NaN or infinite; remove or replace them in load",
+        ),
+        (
+            {"load": lambda: Data(ARRAYS, {"train": (ARRAYS[0], np.array([0] * 7 + [np.inf]))})},
+            "the evaluation data 'train' contain 1 value that is NaN or infinite",
+        ),
+        ({"init": lambda key: jnp.zeros(3)}, "expected a pair (params, state)"),
+        ({"loss": lambda params, *_: jnp.sum(params)}, "an array of shape (); expected a pair (loss, state)"),
         (
             {"loss": lambda params, state, batch, key, given: given["l2"]},
-            "loss fails (KeyError: 'l2', test_training.py li",
+            "loss failed (KeyError: 'l2', test_training.py li",
         ),
-        ({"evaluate": lambda *_: 1}, "evaluate gives"),
+        ({"evaluate": lambda *_: 1}, "evaluate returned"),
         (
             {"evaluate": lambda *_: ({"loss": jnp.ones(8)},)},
-            "evaluate gives a tuple, no mapping from metrics to values",
+            "evaluate returned a tuple; expected a mapping from metrics to values",
         ),
         (
             {"evaluate": lambda params, state, batch: {"loss": (batch[0] @ params)[:, None] - batch[1]}},
-            "evaluate gives loss in the shape (7, 7) for 7 examples",
+            "evaluate returned loss of shape (7, 7) for 7 examples",
         ),
-        ({"loss": lambda params, state, *_: (params, state)}, "a loss of the shape (3,): it must be one number"),
-        ({"loss": lambda params, state, *_: (jnp.sum(params), params)}, "a state of other shapes than init's"),
+        ({"loss": lambda params, state, *_: (params, state)}, "a loss of shape (3,); expected a single number"),
+        ({"loss": lambda params, state, *_: (jnp.sum(params), params)}, "a state whose shapes or types differ"),
     ],
 )
 def test_a_workload_that_breaks_its_contract_is_refused_in_one_line(changes: dict[str, Any], words: str) -> None:
@@ -544,7 +458,7 @@ def test_a_workload_that_breaks_its_contract_is_refused_in_one_line(changes: dic
 def test_a_rule_that_cannot_be_trained_with_is_refused_before_training(rule: str, tmp_path: Path) -> None:
     table = {"rule": rule, "learning_rate": 0.1} | ({"seed": 0} if rule == "optax.noisy_sgd" else {})
     study = lf.Study(workload="quadratic", steps=4, trials=1, pool=2, optimizers={"ours": table})
-    with pytest.raises(LevelfieldError, match=rf"optimizers\.ours: rule {rule} cannot be trained with") as caught:
+    with pytest.raises(LevelfieldError, match=rf"optimizers\.ours: rule {rule} cannot be trained") as caught:
         lf.compare(study, tmp_path / "trials.db")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "trials.db").exists()
@@ -591,7 +505,7 @@ def test_means_over_chunks_are_means_over_all_examples() -> None:
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     sgd = {"learning_rate": {"log": [0.1, 1]}}
-    refusal = "batch_size = 51 exceeds the 50 training examples of wilson"
+    refusal = "batch_size = 51: expected at most 50, the number of training examples of wilson"
 
     def use() -> None:
         study = lf.Study(workload="wilson", steps=5, trials=1, batch_size=51, optimizers={"sgd": sgd})
@@ -618,303 +532,7 @@ def test_a_workload_without_a_training_loss_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-# ---------------------------------------------------------------------------- layers
-
-
-def test_classification_error_is_the_share_whose_label_is_not_the_argmax() -> None:
-    logits = np.random.default_rng(0).normal(size=(50, 7)).astype(np.float32)
-    labels = np.random.default_rng(1).integers(7, size=50)
-    error = layers.classification_error(jnp.asarray(logits), jnp.asarray(labels))
-    np.testing.assert_array_equal(error, logits.argmax(-1) != labels)
-
-
-def test_classification_error_of_a_net_that_says_nothing() -> None:
-    labels = jnp.arange(10)
-    np.testing.assert_allclose(layers.classification_error(jnp.zeros((10, 10)), labels), np.full(10, 0.9), rtol=1e-6)
-    np.testing.assert_array_equal(layers.classification_error(jnp.full((10, 10), jnp.nan), labels), np.ones(10))
-
-
-NHWC = ("NHWC", "HWIO", "NHWC")
-
-
-def images_and_kernel(size: int, channels: int = 3, features: int = 4) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(size)
-    images = rng.normal(size=(2, 9, 8, channels)).astype(np.float32)
-    return images, rng.normal(size=(size, size, channels, features)).astype(np.float32)
-
-
-def plain_convolution(images: np.ndarray, kernel: np.ndarray, stride: int, padding: int) -> np.ndarray:
-    size = len(kernel)
-    padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    rows, columns = ((length - size) // stride + 1 for length in padded.shape[1:3])
-    result = np.zeros((len(images), rows, columns, kernel.shape[-1]))
-    for row in range(rows):
-        for column in range(columns):
-            top, left = row * stride, column * stride
-            window = padded[:, top : top + size, left : left + size]
-            result[:, row, column] = np.einsum("nijc,ijcf->nf", window, kernel)
-    return result
-
-
-# They decide about the algorithm on a CPU.
-FEW_AND_MANY = pytest.mark.parametrize(("channels", "features"), [(3, 4), (4, 3), (32, 33)])
-
-
-@FEW_AND_MANY
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("padding", [0, 1, 2])
-@pytest.mark.parametrize("size", [3, 5])
-def test_conv_is_a_convolution(channels: int, features: int, stride: int, padding: int, size: int) -> None:
-    images, kernel = images_and_kernel(size, channels, features)
-    around = [(padding, padding), (padding, padding)]
-    convolve = jax.jit(lambda *arrays: conv(*arrays, (stride, stride), around, dimension_numbers=NHWC))
-    expected = plain_convolution(images, kernel, stride, padding)
-    np.testing.assert_allclose(convolve(images, kernel), expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("size", [3, 5])
-def test_conv_is_as_exact_as_float32_allows(size: int) -> None:
-    """Winograd's algorithm subtracts large numbers; what it costs is a digit, as the root mean square has it."""
-    images, kernel = images_and_kernel(size, 64, 64)
-    exact = plain_convolution(images.astype(np.float64), kernel.astype(np.float64), 1, 1)
-    found = jax.jit(lambda *arrays: conv(*arrays, (1, 1), [(1, 1), (1, 1)], dimension_numbers=NHWC))(images, kernel)
-    assert np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)) < 5e-6
-
-
-@FEW_AND_MANY
-def test_conv_of_more_images_than_the_cache_holds(
-    monkeypatch: pytest.MonkeyPatch, channels: int, features: int
-) -> None:
-    """A few at a time; and side by side with other kernels."""
-    few, kernel = images_and_kernel(5, channels, features)
-    images = np.concatenate([few, -few[:, ::-1], few[:, :, ::-1]])
-    images, kernel = (np.stack([array, 2 * array[::-1]]) for array in (images, kernel / channels))
-
-    def gradients() -> Any:
-        def scalar(images: Any, kernel: Any) -> Any:
-            return jnp.sum(jnp.sin(conv(images, kernel, (1, 1), [(2, 1), (0, 2)], dimension_numbers=NHWC)))
-
-        gradient = jax.jit(jax.grad(scalar, (0, 1)))
-        together = jax.jit(jax.vmap(jax.grad(scalar, (0, 1))))(images, kernel)
-        for i in range(2):
-            for one, alone in zip(together, gradient(images[i], kernel[i]), strict=True):
-                np.testing.assert_allclose(one[i], alone, rtol=1e-3, atol=1e-3)
-        return together
-
-    at_once = gradients()
-    monkeypatch.setattr(convolution, "_IN_CACHE", 1)
-    for some, all_of_them in zip(gradients(), at_once, strict=True):
-        np.testing.assert_allclose(some, all_of_them, rtol=1e-3, atol=1e-3)
-
-
-@FEW_AND_MANY
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("around", [((1, 1), (1, 1)), ((0, 2), (2, 1)), ((3, 0), (0, 3))], ids=str)
-@pytest.mark.parametrize("size", [3, 5])
-def test_conv_has_the_gradient_of_a_convolution(
-    channels: int, features: int, stride: int, around: Any, size: int
-) -> None:
-    with jax.enable_x64(True):
-        images, kernel = (array.astype(np.float64) for array in images_and_kernel(size, channels, features))
-
-        def gradient(convolve: Any) -> Any:
-            def scalar(images: Any, kernel: Any) -> Any:
-                return jnp.sum(jnp.sin(convolve(images, kernel, (stride, stride), around, dimension_numbers=NHWC)))
-
-            return jax.jit(jax.grad(scalar, (0, 1)))(images, kernel / channels)
-
-        for ours, theirs in zip(gradient(conv), gradient(jax.lax.conv_general_dilated), strict=True):
-            assert ours.dtype == np.float64
-            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"padding": "SAME"},
-        {"padding": ((2, 0), (1, 3))},
-        {"padding": 1, "strides": (2, 1)},
-        {"padding": 1, "kernel_dilation": 2},
-        {"padding": 1, "input_dilation": (2, 1)},
-        {"padding": 1, "feature_group_count": 2},
-    ],
-    ids=str,
-)
-def test_flax_s_conv_is_the_same_with_ours(options: dict[str, Any]) -> None:
-    """Also where the patches do not apply."""
-    images = images_and_kernel(3, channels=4)[0]
-    theirs = nn.Conv(6, (3, 3), **options)
-    ours = nn.Conv(6, (3, 3), conv_general_dilated=conv, **options)
-    params = theirs.init(jax.random.key(0), images)
-    expected = theirs.apply(params, images)
-    np.testing.assert_allclose(jax.jit(ours.apply)(params, images), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_lstm_is_an_lstm() -> None:
-    batch, time, features, units = 3, 7, 5, 4
-    inputs = np.random.default_rng(0).normal(size=(batch, time, features)).astype(np.float32)
-    module = layers.LSTM(units)
-    variables = module.init(jax.random.key(1), inputs)
-    # A bias other than zero, so that its place matters.
-    variables["params"]["input"]["bias"] = jnp.linspace(-1, 1, 4 * units)
-    params = jax.tree.map(np.asarray, variables["params"])
-
-    def sigmoid(x: np.ndarray) -> np.ndarray:
-        return 1 / (1 + np.exp(-x))
-
-    h, c = np.zeros((batch, units)), np.zeros((batch, units))
-    expected = []
-    for t in range(time):
-        gates = inputs[:, t] @ params["input"]["kernel"] + params["input"]["bias"] + h @ params["recurrent"]
-        i, f, g, o = (gates[:, k * units : (k + 1) * units] for k in range(4))
-        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        h = sigmoid(o) * np.tanh(c)
-        expected.append(h)
-    found = module.apply(variables, inputs)
-    np.testing.assert_allclose(found, np.stack(expected, axis=1), rtol=1e-4, atol=1e-5)
-
-
-def test_lstm_s_gradient_is_that_of_its_equations() -> None:
-    """By everything that goes in, from everything that comes out; the equations step by step, derived by JAX."""
-    batch, time, units = 3, 7, 4
-    keys = iter(jax.random.split(jax.random.key(0), 7))
-
-    def normal(*shape: int) -> jax.Array:
-        return jax.random.normal(next(keys), shape)
-
-    weights, projected = normal(units, 4 * units), normal(batch, time, 4 * units)
-    h, c = normal(batch, units), normal(batch, units)
-    by_outputs, by_h, by_c = normal(batch, time, units), normal(batch, units), normal(batch, units)
-
-    def weighed(outputs: Any, h: Any, c: Any) -> Any:
-        return jnp.sum(outputs * by_outputs) + jnp.sum(h * by_h) + jnp.sum(c * by_c)
-
-    def plain(weights: Any, h: Any, c: Any, projected: Any) -> Any:
-        outputs = []
-        for t in range(time):
-            i, f, g, o = jnp.split(projected[:, t] + h @ weights, 4, axis=-1)
-            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            outputs.append(h)
-        return weighed(jnp.stack(outputs, 1), h, c)
-
-    def ours(weights: Any, h: Any, c: Any, projected: Any) -> Any:
-        variables = {"params": {"recurrent": weights}}
-        (h, c), outputs = layers.LSTM(units).apply(variables, (h, c), projected, method="resume")
-        return weighed(outputs, h, c)
-
-    arguments = (weights, h, c, projected)
-    expected, found = (jax.jit(jax.grad(each, (0, 1, 2, 3)))(*arguments) for each in (plain, ours))
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_cross_entropy_and_error() -> None:
-    logits = np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]])
-    labels = np.array([0, 2])
-    found = layers.classification_metrics(logits, labels)
-    probability = [np.exp(2) / (np.exp(2) + np.e + 1), np.e / (1 + np.exp(3) + np.e)]
-    np.testing.assert_allclose(found["loss"], -np.log(probability), rtol=1e-5)
-    np.testing.assert_array_equal(found["error"], [0, 1])
-
-
 # ---------------------------------------------------------------------------- the embedded workloads
-
-
-@pytest.mark.parametrize("name", EMBEDDED)
-def test_a_workload_evaluates_what_it_declares(name: str) -> None:
-    workload = get_workload(name)
-    data = workload.load()
-    shapes = jax.eval_shape(workload.init, jax.random.key(0))
-    found = {
-        f"{split}_{metric}"
-        for split, arrays in data.evaluation.items()
-        for metric in jax.eval_shape(workload.evaluate, *shapes, arrays)
-    }
-    assert found == set(workload.metrics)
-    assert workload.select in workload.metrics
-    assert "train_loss" in workload.metrics
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        # 3×3 convolutions 1 → 16 → 32 at stride 2 (14 → 7 → 4), then 4·4·32 → 10, each with biases
-        ("fashion_mini", (9 * 1 * 16 + 16) + (9 * 16 * 32 + 32) + (4 * 4 * 32 * 10 + 10)),
-        # 76 characters → 32; four gates of 32 from the input (with biases) and from the state; 32 → 76
-        ("tolstoi_mini", 76 * 32 + (32 * 4 * 32 + 4 * 32) + 32 * 4 * 32 + (32 * 76 + 76)),
-        ("quadratic", 100),
-        ("wilson", 3 + 5 * 50),
-    ],
-)
-def test_parameter_counts(name: str, count: int) -> None:
-    params, _ = jax.eval_shape(get_workload(name).init, jax.random.key(0))
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
-    assert count == {"fashion_mini": 9_930, "tolstoi_mini": 13_260}.get(name, count)
-
-
-def test_fashion_mini_s_splits() -> None:
-    data = get_workload("fashion_mini").load()
-    parts = {"train": data.train, "valid": data.evaluation["valid"], "test": data.evaluation["test"]}
-    assert [len(images) for images, _ in parts.values()] == [10_000, 2_000, 2_000]
-    for images, labels in parts.values():
-        assert images.shape[1:] == (14, 14)
-        assert images.dtype == np.uint8
-        assert len(labels) == len(images)
-        assert np.bincount(labels, minlength=10).min() > 0.08 * len(labels)
-        assert np.bincount(labels).size == 10
-        assert 0 < images.mean() < 255
-    for split in ("valid", "test"):
-        assert not {image.tobytes() for image in parts[split][0]} & {image.tobytes() for image in data.train[0]}
-    # The training metrics are those of a part of the training set.
-    images, labels = data.evaluation["train"]
-    np.testing.assert_array_equal(images, data.train[0][: len(images)])
-    np.testing.assert_array_equal(labels, data.train[1][: len(images)])
-
-
-def test_tolstoi_mini_s_splits() -> None:
-    data = get_workload("tolstoi_mini").load()
-    parts = [data.train, data.evaluation["valid"], data.evaluation["test"]]
-    assert [part.shape for part in parts] == [(5_399, 33), (300, 33), (300, 33)]
-    for part in parts:
-        assert part.min() >= 0
-        assert part.max() < 76
-        # Each window's last character is the next one's first: targets are the inputs shifted by one.
-        np.testing.assert_array_equal(part[:-1, -1], part[1:, 0])
-    np.testing.assert_array_equal(data.evaluation["train"], data.train[:300])
-    # Ids by falling count; no window of the held-out texts is one to train on.
-    assert len(np.unique(np.concatenate([part.ravel() for part in parts]))) == 76
-    counts = np.bincount(np.concatenate([part[:, :-1].ravel() for part in parts]))
-    assert np.all(np.diff(counts) <= 2)  # but for the few characters that no window covers
-    for held_out in parts[1:]:
-        assert not {window.tobytes() for window in held_out} & {window.tobytes() for window in data.train}
-
-
-@pytest.mark.parametrize(("file", "megabytes"), [("fashion_mini.npz", 2.5), ("tolstoi_mini.txt.xz", 0.1)])
-def test_embedded_data_are_small(file: str, megabytes: float) -> None:
-    size = len((resources.files("levelfield.workloads") / "data" / file).read_bytes())
-    assert 0 < size <= megabytes * 1e6
-
-
-@pytest.mark.parametrize("batch_size", [1, 16])
-def test_the_quadratic_s_gradient_has_the_noise_it_says(batch_size: int) -> None:
-    workload, draws = get_workload("quadratic"), 20_000
-    curvature = 1 / np.arange(1, 101)
-    params = np.linspace(-2, 2, 100).astype(np.float32)
-
-    @jax.jit
-    @jax.vmap
-    def gradient(key: Any) -> Any:
-        batch = workload.draw(key, batch_size)
-        return jax.grad(lambda params: workload.loss(params, (), batch, None, {})[0])(params)
-
-    found = np.asarray(gradient(jax.random.split(jax.random.key(0), draws)), float)
-    variance = curvature / batch_size
-    # Five standard errors, of the mean and of the variance.
-    np.testing.assert_array_less(np.abs(found.mean(0) - curvature * params), 5 * np.sqrt(variance / draws))
-    np.testing.assert_array_less(np.abs(found.var(0) / variance - 1), 5 * np.sqrt(2 / draws))
-    exact = 0.5 * np.sum(curvature * params.astype(float) ** 2)
-    assert float(workload.evaluate(params, (), ())["loss"]) == pytest.approx(exact, rel=1e-6)
 
 
 def test_sgd_on_the_quadratic_follows_the_theory() -> None:

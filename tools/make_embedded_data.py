@@ -1,4 +1,4 @@
-"""Make the built-in data sets from the publishers' files (see src/levelfield/workloads/data/README.md).
+"""Make the built-in data sets from the publishers' files (see src/levelfield/datasets/embedded/README.md).
 
 python tools/make_embedded_data.py FASHION_MNIST_DIR WAR_AND_PEACE_TXT
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-OUT = Path(__file__).resolve().parent.parent / "src/levelfield/workloads/data"
+OUT = Path(__file__).resolve().parent.parent / "src/levelfield/datasets/embedded"
 TRAIN, VALID, TEST = 10_000, 2_000, 2_000
 EXCERPT = 192_000
 

@@ -18,50 +18,58 @@ if TYPE_CHECKING:
     from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison, compare, ladder, refine, rerun_study
     from levelfield.data import Data
+    from levelfield.datasets import register_dataset
+    from levelfield.datasets.sources import Dataset
     from levelfield.errors import LevelfieldError
     from levelfield.executors.base import Executor
-    from levelfield.rules import Hyperparameter, optimizer, register_rule
+    from levelfield.hyperparameters import Hyperparameter
+    from levelfield.rules import optimizer, register_rule
+    from levelfield.run import coverage
     from levelfield.store import Store
     from levelfield.study import Study, load_study
-    from levelfield.taxonomy.coverage import coverage
-    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
+    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion
     from levelfield.taxonomy.order import inclusions
+    from levelfield.taxonomy.simulation import simulate
     from levelfield.taxonomy.verify import verify
     from levelfield.trial import Target
-    from levelfield.workloads import Workload, register_workload
+    from levelfield.workload import Workload
+    from levelfield.workloads import register_workload
 
 _MODULES = {
     "Comparison": "comparison",
     "Data": "data",
+    "Dataset": "datasets.sources",
     "Estimate": "analysis.best_of",
     "Executor": "executors.base",
-    "Hyperparameter": "rules",
+    "Hyperparameter": "hyperparameters",
     "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",
     "Store": "store",
     "Study": "study",
     "Target": "trial",
-    "Workload": "workloads",
+    "Workload": "workload",
     "best_of": "analysis.best_of",
     "compare": "comparison",
-    "coverage": "taxonomy.coverage",
+    "coverage": "run",
     "inclusions": "taxonomy.order",
     "ladder": "comparison",
     "load_study": "study",
     "optimizer": "rules",
     "refine": "comparison",
+    "register_dataset": "datasets",
     "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
     "rerun_study": "comparison",
-    "simulate": "taxonomy.inclusions",
+    "simulate": "taxonomy.simulation",
     "verify": "taxonomy.verify",
 }
 
 __all__ = [
     "Comparison",
     "Data",
+    "Dataset",
     "Estimate",
     "Executor",
     "Hyperparameter",
@@ -80,6 +88,7 @@ __all__ = [
     "load_study",
     "optimizer",
     "refine",
+    "register_dataset",
     "register_inclusion",
     "register_rule",
     "register_workload",

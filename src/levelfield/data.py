@@ -1,4 +1,4 @@
-"""What training reads: arrays in memory, or streams of batches. Trees of numpy arrays; no JAX."""
+"""What training reads: arrays in memory, or streams of batches, as trees of numpy arrays. This module loads no JAX."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Tree = Any  # nested tuples, lists and dictionaries of arrays
 
 
 class Stream(NamedTuple):
-    """Training data that are read as they are needed: each trial's own batches, in its own order.
+    """Training data that are read as they are needed; each trial reads its batches in its own order.
 
-    ``batches(seed, batch_size)`` yields them from the first step on, without end. ``example`` is one example, for
-    shapes and types.
+    ``batches(seed, batch_size)`` yields batches from the first step on, without end. ``example`` is one example, which
+    tells shapes and types.
     """
 
     examples: int
@@ -28,7 +28,7 @@ class Pass(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Arrays whose leading axis counts examples; an empty tree where a workload draws its own."""
+    """Arrays whose leading axis counts examples; an empty tree if the workload draws its own batches."""
 
     train: Tree | Stream
     evaluation: Mapping[str, Tree | Pass]  # by split

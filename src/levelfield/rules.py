@@ -1,48 +1,42 @@
-"""The rules by name: which hyperparameters each takes, and where its update is built.
+"""The update rules: the paper's, each with its equations and hyperparameters; optax's by name; and registered ones.
 
-This module loads no JAX: the update rules themselves live in ``levelfield.training.rules`` and are
-imported when a rule is built.
+The paper's rules are Table 1 with its errata. Two details set them apart from rules of the same name elsewhere: adam
+and nadam add ε to √v *before* the bias correction, which then multiplies the whole step; rmsprop starts from v = 1 and
+has ε inside the root and the learning rate inside the momentum buffer.
+
+The equations run on numpy and on JAX arrays alike. Importing this module loads neither JAX nor optax; building an
+optax transformation does.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from levelfield.arrays import sqrt
 from levelfield.errors import SpaceError, UnknownName
+from levelfield.hyperparameters import (
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Hyperparameter,
+    check_hyperparameters,
+)
+from levelfield.optax_signatures import known_optimizers, optimizer_hyperparameters
 from levelfield.registry import Registry
-from levelfield.space import Axis
+
+Update = Callable[..., tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
-class Hyperparameter:
-    """What a hyperparameter may be."""
+class Equations:
+    """``update(t, gradient, *buffers, **hyperparameters at t)`` → (change, *buffers), applied to every parameter."""
 
-    low: float = -math.inf
-    high: float = math.inf
-    required: bool = True
-    open: bool = False  # whether low itself is excluded
-    traced: bool = True  # may differ from trial to trial; otherwise it is part of the program
-    numeric: bool = True
-    default: Any = None  # what it is where nothing is said, if it need not be
-    usual: float | None = None  # what those use who do not tune it
-
-    def allows(self, value: float) -> bool:
-        return self.low <= value <= self.high and not (self.open and value == self.low)
-
-    @property
-    def interval(self) -> str:
-        return f"{'(' if self.open else '['}{self.low:g}, {self.high:g}]"
-
-
-POSITIVE = Hyperparameter(low=0.0, open=True)
-NOT_NEGATIVE = Hyperparameter(low=0.0)
-FRACTION = Hyperparameter(low=0.0, high=1.0)
+    update: Update
+    buffers: tuple[float, ...]  # their values before the first step
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,109 +45,184 @@ class Rule:
 
     name: str
     hyperparameters: Mapping[str, Hyperparameter]
-    build: Callable[..., Any] | str  # a callable, or "module:function", imported when needed
-    scheduled: bool = False  # whether more than the learning rate may be a function of the step
-    version: int = 1  # raise it when a change alters what trials compute: old trials then stay apart
+    build: Callable[..., Any]  # (**hyperparameters) → optax.GradientTransformation
+    scheduled: bool = False  # any hyperparameter can be a function of the step, not only the learning rate
+    version: int = 1  # raise it when a change alters what trials compute, so that stored trials stay apart
+    equations: Equations | None = None  # of the paper's rules
 
     @property
     def built_in(self) -> bool:
-        return self.name in _BUILT_IN
+        return self.equations is not None
 
     def __call__(self, **hyperparameters: Any) -> Any:
-        """The optax.GradientTransformation of this rule."""
+        """Return the optax.GradientTransformation of this rule."""
         self.check_names(hyperparameters)
-        build = self.build
-        if isinstance(build, str):
-            module, _, function = build.partition(":")
-            build = getattr(importlib.import_module(module), function)
-        return build(**hyperparameters)
+        return self.build(**hyperparameters)
 
-    def check_names(self, given: Mapping[str, Any]) -> None:
-        for name in given:
+    def check_names(self, values: Mapping[str, Any]) -> None:
+        """Raise if a hyperparameter is unknown or missing."""
+        for name in values:
             if name not in self.hyperparameters:
                 raise UnknownName.of(f"hyperparameter of {self.name}", name, self.hyperparameters)
-        for name, about in self.hyperparameters.items():
-            if about.required and name not in given:
-                raise SpaceError(f"{self.name} needs {name}: give it a range or a value")
+        for name, hyperparameter in self.hyperparameters.items():
+            if hyperparameter.required and name not in values:
+                raise SpaceError(f"{self.name} needs {name}; give it a range or a value")
 
 
-CLOSEST_TO_1 = 1e-7  # what lies much closer is 1 in float32, in which trials train
+class RuleState(NamedTuple):
+    """The state of a paper's rule as an optax transformation."""
+
+    step: Any
+    buffers: tuple[Any, ...]
 
 
-def check_domain(axis: Axis, about: Hyperparameter) -> None:
-    """Refuse values that the hyperparameter cannot take."""
-    if axis.one_minus:
-        for end in axis.dimension.ends:
-            if float(end) < CLOSEST_TO_1 * (1 - 1e-9):
-                raise SpaceError(f"{axis.key} reaches {end:g}: float32 tells nothing from 1 below {CLOSEST_TO_1:g}")
-    if axis.divisor and (about.low not in (0.0, -math.inf) or about.high != math.inf):
-        raise SpaceError(f"{axis.key}: a ratio cannot hold {axis.name} in {about.interval}; search {axis.name} itself")
-    # Its divisor is positive: a ratio has its hyperparameter's sign.
-    for end in axis.dimension.ends if axis.divisor else axis.extremes:
-        if isinstance(end, bool | str):
-            if axis.dimension.free:
-                raise SpaceError(f"{axis.key}: {end!r} cannot be searched over: make one optimizer for each value")
-            if about.numeric:
-                raise SpaceError(f"{axis.key} = {end!r} must be a number")
-        elif not about.allows(end):
-            raise SpaceError(f"{axis.key} reaches {end:g}, outside {about.interval}")
-    if axis.dimension.free and not about.traced:
-        raise SpaceError(f"{axis.key} cannot be searched over: it shapes the program; fix it to a value")
+def _transformation(equations: Equations, **hyperparameters: Any) -> Any:
+    """Return the optax transformation. Every hyperparameter is a number or a function of the step."""
+    jax, optax = importlib.import_module("jax"), importlib.import_module("optax")
+    jnp = jax.numpy
+
+    def init(params: Any) -> RuleState:
+        buffers = tuple(
+            jax.tree.map(functools.partial(jnp.full_like, fill_value=start), params) for start in equations.buffers
+        )
+        return RuleState(jnp.zeros((), jnp.int32), buffers)
+
+    def step(gradients: Any, state: RuleState, params: Any = None) -> tuple[Any, RuleState]:
+        t = state.step
+        now = {name: value(t) if callable(value) else value for name, value in hyperparameters.items()}
+        results = jax.tree.map(lambda g, *held: equations.update(t, g, *held, **now), gradients, *state.buffers)
+        changes, *buffers = jax.tree.transpose(jax.tree.structure(gradients), None, results)
+        return changes, RuleState(t + 1, tuple(buffers))
+
+    return optax.GradientTransformation(init, step)
 
 
-def _paper(name: str, **hyperparameters: Hyperparameter) -> Rule:
-    return Rule(
-        name, {"learning_rate": POSITIVE, **hyperparameters}, f"levelfield.training.rules:{name}", scheduled=True
-    )
+# The paper's rules
+
+_RULES: dict[str, Rule] = {}
+
+RATE = replace(POSITIVE, group="learning rate")
+STEP_SIZE = replace(RATE, usual_range=(1e-5, 1e-1))  # with a small ε, the learning rate is how far a step goes
 
 
-def _usually(value: float) -> Hyperparameter:
-    """TensorFlow's default."""
-    return replace(FRACTION, usual=value)
+def decay(usual: float) -> Hyperparameter:
+    """A decay rate of a moving average; ``usual`` is TensorFlow's default."""
+    return replace(FRACTION, usual=usual, group="momentum")
 
 
-_RULES = {
-    rule.name: rule
-    for rule in (
-        _paper("sgd"),
-        _paper("momentum", momentum=_usually(0.9)),
-        _paper("nesterov", momentum=_usually(0.9)),
-        _paper("rmsprop", momentum=_usually(0.0), rho=_usually(0.9), epsilon=replace(NOT_NEGATIVE, usual=1e-10)),
-        _paper("rmsterov", momentum=_usually(0.9), rho=_usually(0.9), epsilon=replace(NOT_NEGATIVE, usual=1e-10)),
-        _paper("adam", beta1=_usually(0.9), beta2=_usually(0.999), epsilon=replace(NOT_NEGATIVE, usual=1e-8)),
-        _paper("nadam", beta1=_usually(0.9), beta2=_usually(0.999), epsilon=replace(NOT_NEGATIVE, usual=1e-8)),
-    )
+def damping(usual: float) -> Hyperparameter:
+    """An ε; ``usual`` is TensorFlow's default."""
+    return replace(NOT_NEGATIVE, usual=usual, group="epsilon")
+
+
+def rule(*, buffers: tuple[float, ...] = (), **hyperparameters: Hyperparameter) -> Callable[[Update], Update]:
+    """Declare one of the paper's rules by its equations.
+
+    The function takes the step t (counted from 0), the gradient, the buffers and the hyperparameters, and returns the
+    change of the parameters and the new buffers.
+    """
+
+    def declare(update: Update) -> Update:
+        name, equations = update.__name__, Equations(update, buffers)
+        build = functools.partial(_transformation, equations)
+        _RULES[name] = Rule(name, hyperparameters, build, scheduled=True, equations=equations)
+        return update
+
+    return declare
+
+
+@rule(learning_rate=RATE)
+def sgd(t: Any, g: Any, learning_rate: Any) -> tuple[Any, ...]:
+    return (-learning_rate * g,)
+
+
+@rule(buffers=(0.0,), learning_rate=RATE, momentum=decay(0.9))
+def momentum(t: Any, g: Any, v: Any, learning_rate: Any, momentum: Any) -> tuple[Any, ...]:
+    v = momentum * v + g
+    return -learning_rate * v, v
+
+
+@rule(buffers=(0.0,), learning_rate=RATE, momentum=decay(0.9))
+def nesterov(t: Any, g: Any, v: Any, learning_rate: Any, momentum: Any) -> tuple[Any, ...]:
+    v = momentum * v + g
+    return -learning_rate * (momentum * v + g), v
+
+
+@rule(buffers=(1.0, 0.0), learning_rate=STEP_SIZE, momentum=decay(0.0), rho=decay(0.9), epsilon=damping(1e-10))
+def rmsprop(
+    t: Any, g: Any, v: Any, m: Any, learning_rate: Any, momentum: Any, rho: Any, epsilon: Any
+) -> tuple[Any, ...]:
+    v = rho * v + (1 - rho) * g**2
+    m = momentum * m + learning_rate / sqrt(v + epsilon) * g
+    return -m, v, m
+
+
+@rule(buffers=(1.0, 0.0), learning_rate=STEP_SIZE, momentum=decay(0.9), rho=decay(0.9), epsilon=damping(1e-10))
+def rmsterov(
+    t: Any, g: Any, v: Any, m: Any, learning_rate: Any, momentum: Any, rho: Any, epsilon: Any
+) -> tuple[Any, ...]:
+    v = rho * v + (1 - rho) * g**2
+    scaled = learning_rate / sqrt(v + epsilon) * g
+    m = momentum * m + scaled
+    return -(momentum * m + scaled), v, m
+
+
+@rule(buffers=(0.0, 0.0), learning_rate=STEP_SIZE, beta1=decay(0.9), beta2=decay(0.999), epsilon=damping(1e-8))
+def adam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, ...]:
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    b = sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+    return -learning_rate * m / (sqrt(v) + epsilon) * b, m, v
+
+
+@rule(buffers=(0.0, 0.0), learning_rate=STEP_SIZE, beta1=decay(0.9), beta2=decay(0.999), epsilon=damping(1e-8))
+def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, ...]:
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g**2
+    b = sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+    ahead = beta1 * m + (1 - beta1) * g
+    return -learning_rate * ahead / (sqrt(v) + epsilon) * b, m, v
+
+
+# Rules from elsewhere: optax's and registered ones
+
+_GROUP_OF_NAME = {
+    "learning_rate": "learning rate",
+    **dict.fromkeys(("momentum", "beta1", "beta2", "rho", "b1", "b2", "decay"), "momentum"),
+    **dict.fromkeys(("epsilon", "eps", "eps_root"), "epsilon"),
 }
 
-
-_BUILT_IN = frozenset(_RULES)
-_registered: Registry[Rule] = Registry("rule", lambda name: name in _BUILT_IN or name.startswith("optax."))
+_registered: Registry[Rule] = Registry("rule", lambda name: name in _RULES or name.startswith("optax."))
 
 
-def check_hyperparameters(whose: str, hyperparameters: Any) -> None:
-    """Refuse what does not say what each hyperparameter may be."""
-    if not isinstance(hyperparameters, Mapping):
-        raise SpaceError(f"{whose}: hyperparameters = {hyperparameters!r} is no mapping from names to Hyperparameter")
-    for name, about in hyperparameters.items():
-        if not isinstance(about, Hyperparameter):
-            raise SpaceError(f"{whose}: {name} = {about!r} is no Hyperparameter(low=…, high=…)")
+def _with_groups(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Hyperparameter]:
+    """Assign hyperparameters without a group to one by their name."""
+    grouped = {
+        name: replace(hyperparameter, group=hyperparameter.group or _GROUP_OF_NAME.get(name, ""))
+        for name, hyperparameter in hyperparameters.items()
+    }
+    rate = grouped.get("learning_rate")
+    if rate and rate.usual_range is None:
+        grouped["learning_rate"] = replace(rate, usual_range=STEP_SIZE.usual_range)
+    return grouped
 
 
 def register_rule(
     name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter], version: int = 1
 ) -> Rule:
-    """Make a rule usable in studies. ``build(**hyperparameters)`` returns an optax transformation.
+    """Make a rule available to studies. ``build(**hyperparameters)`` returns an optax transformation.
 
-    Under a schedule its learning_rate is a function of the step, as optax's optimizers take it.
-    One registered before under this name is replaced. Its trials are not: raise the version when a change alters what
-    they compute.
+    Under a schedule, its learning_rate is a function of the step, as in optax's optimizers. Hyperparameters with the
+    name of a built-in rule's (``momentum``, ``b1``, ``eps``, …) join its group in a ladder of tuning protocols unless
+    they declare one. Registering a name again replaces the rule but not its stored trials; raise ``version`` when a
+    change alters what they compute.
     """
     check_hyperparameters(f"rule {name!r}", hyperparameters)
-    return _registered.add(name, Rule(name, dict(hyperparameters), build, version=version))
+    return _registered.add(name, Rule(name, _with_groups(hyperparameters), build, version=version))
 
 
 def get_rule(name: str) -> Rule:
-    """A rule by name: the paper's, a registered one, or any optax optimizer as ``optax.<name>``."""
+    """Return a rule by name: the paper's, a registered one, or any optax optimizer as ``optax.<name>``."""
     if name.startswith("optax."):
         return _optax_rule(name)
     if name in _registered:
@@ -163,8 +232,21 @@ def get_rule(name: str) -> Rule:
     return _RULES[name]
 
 
+@functools.cache
+def _optax_rule(name: str) -> Rule:
+    function = name.removeprefix("optax.")
+    hyperparameters = optimizer_hyperparameters(function)
+    if hyperparameters is None:
+        raise UnknownName.of("optax optimizer", name, [f"optax.{known}" for known in known_optimizers()])
+
+    def build(**values: Any) -> Any:
+        return getattr(importlib.import_module("optax"), function)(**values)
+
+    return Rule(name, _with_groups(hyperparameters), build)
+
+
 def optimizer(name: str, **hyperparameters: Any) -> Any:
-    """A rule as an optax.GradientTransformation, by the paper's names.
+    """Return a rule as an optax.GradientTransformation, by the paper's names.
 
     Each hyperparameter (learning_rate, momentum, rho, beta1, beta2, epsilon, as the rule has them) is a number or
     a function from the step to a number. ``optax.<name>`` gives optax's own optimizer, by optax's names.
@@ -176,39 +258,9 @@ def optimizer(name: str, **hyperparameters: Any) -> Any:
     rule = get_rule(name)
     rule.check_names(hyperparameters)
     for key, value in hyperparameters.items():
-        about = rule.hyperparameters[key]
-        if isinstance(value, str) and about.numeric:
-            raise SpaceError(f"{key} = {value!r} must be a number, or a function from the step to one")
-        if isinstance(value, int | float) and not about.allows(value):
-            raise SpaceError(f"{key} = {value:g} is outside {about.interval}")
+        hyperparameter = rule.hyperparameters[key]
+        if isinstance(value, str) and hyperparameter.numeric:
+            raise SpaceError(f"{key} = {value!r}: expected a number or a function from the step to a number")
+        if isinstance(value, int | float) and not hyperparameter.allows(value):
+            raise SpaceError(f"{key} = {value:g} is outside {hyperparameter.interval}")
     return rule(**hyperparameters)
-
-
-@functools.cache
-def _optax_rule(name: str) -> Rule:
-    optax = importlib.import_module("optax")
-    parameters = _parameters(getattr(optax, name.removeprefix("optax."), None))
-    if "learning_rate" not in parameters:
-        public = [each for each in dir(optax) if not each.startswith(("_", "scale_by"))]
-        known = [f"optax.{each}" for each in public if "learning_rate" in _parameters(getattr(optax, each))]
-        raise UnknownName.of("optax optimizer", name, known)
-    hyperparameters = {
-        parameter.name: Hyperparameter(
-            required=parameter.default is parameter.empty or parameter.name == "learning_rate",
-            # Switches and whole numbers steer Python code in optax; everything else is arithmetic.
-            traced=not isinstance(parameter.default, bool | int | str),
-            numeric=isinstance(parameter.default, float) or parameter.name == "learning_rate",
-            default=None if parameter.default is parameter.empty else parameter.default,
-        )
-        for parameter in parameters.values()
-    }
-    return Rule(name, hyperparameters, getattr(optax, name.removeprefix("optax.")))
-
-
-def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
-    if not callable(function) or inspect.isclass(function):
-        return {}
-    try:
-        return inspect.signature(function).parameters
-    except ValueError:  # a type alias, say
-        return {}

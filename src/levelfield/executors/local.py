@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import platform
 import time
@@ -21,10 +22,13 @@ from levelfield.training.gradients import gradient_scale as measure_gradient_sca
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.trial import Point, Progress
-from levelfield.workloads import Workload, get_workload
+from levelfield.workload import Workload
+from levelfield.workloads import get_workload
 
 
 class LocalExecutor:
+    """Trains many trials side by side on this machine's devices."""
+
     def __init__(self, slots: int | None = None) -> None:
         if slots is not None and slots < 1:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
@@ -34,11 +38,11 @@ class LocalExecutor:
 
     def check(self, study: Study) -> None:
         workload = get_workload(study.workload)
-        spaces = [each.space for each in study.optimizers.values()]
+        spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
         check_workload(workload, study.batch_size, named)
-        for name, each in study.optimizers.items():
-            if not each.rule.built_in:
+        for name, optimizer in study.optimizers.items():
+            if not optimizer.rule.built_in:
                 try:
                     check_rule(job(study, name))
                 except StudyError as error:
@@ -70,8 +74,10 @@ class LocalExecutor:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 if slots == 1:
-                    message = f"{study.workload}: one trial at batch size {study.batch_size} does not fit into memory"
-                    raise OutOfMemory(message) from None
+                    raise OutOfMemory(
+                        f"{study.workload}: a single trial with batch_size = {study.batch_size} does not fit into "
+                        f"memory; lower batch_size"
+                    ) from None
                 again[:] = [in_flight[index] for index in sorted(in_flight)]
                 yield Progress(note=f"out of memory with {slots} slots; continuing with {_halved(slots)}")
                 slots = _halved(slots)
@@ -79,12 +85,11 @@ class LocalExecutor:
     def _count(self, study: Study) -> int:
         """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
 
-        The number of trials left to run plays no role: with the same slots, a resumed run rounds as one that was
-        never interrupted.
+        It does not depend on how many trials are left, so that a resumed run rounds like an uninterrupted one.
         """
         devices = jax.local_device_count()
         slots = min(self._slots or _fastest(get_workload(study.workload)) * devices, study.pool)
-        return slots if slots <= devices else -(-slots // devices) * devices  # as many on each device
+        return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
 
     def provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
@@ -110,15 +115,23 @@ def _fitting(compiled: Program) -> int:
     """Return the most slots, by halving, that memory allows: each device's own, or the machine's, which all share."""
     stats = jax.local_devices()[0].memory_stats() or {}
     own = stats.get("bytes_limit")
-    have = own or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    have = own or _physical_memory()
 
     def together(slots: int) -> int:
         return -(-slots // jax.local_device_count()) if own else slots
 
-    fitting, each = compiled.slots, compiled.memory * compiled.devices / compiled.slots
-    while together(fitting) > 1 and each * together(fitting) > have:
+    fitting, bytes_per_slot = compiled.slots, compiled.memory * compiled.devices / compiled.slots
+    while together(fitting) > 1 and bytes_per_slot * together(fitting) > have:
         fitting = _halved(fitting)
     return fitting
+
+
+def _physical_memory() -> float:
+    """Return this machine's memory in bytes; infinity if the platform does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other platforms not these names
+        return math.inf
 
 
 def _halved(slots: int) -> int:

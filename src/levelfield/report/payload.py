@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from levelfield.analysis.best_of import HIGH, LOW, TOLERANCE
-from levelfield.analysis.permutation import MULTIPLIERS, NEGLIGIBLE
+from levelfield.analysis.permutation import HASH_MULTIPLIERS, NEGLIGIBLE
 from levelfield.analysis.results import Results
 from levelfield.formatting import (
     METRIC_DIGITS,
@@ -31,7 +31,7 @@ CONSTANTS = {
     "high": HIGH,
     "tolerance": TOLERANCE,
     "negligible": NEGLIGIBLE,
-    "multipliers": MULTIPLIERS,
+    "multipliers": HASH_MULTIPLIERS,
     "drawnDigits": DRAWN_DIGITS,
     "coordinateDigits": charts.COORDINATE_DIGITS,
     "shareDecimals": SHARE_DECIMALS,

@@ -1,4 +1,4 @@
-"""How large a workload's gradients are where training starts."""
+"""The size of a workload's gradients at the start of training."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import jax.numpy as jnp
 
 from levelfield.data import Stream
 from levelfield.space import Hyperparameters
-from levelfield.training.program import Job, _key, load_data
+from levelfield.training.program import Job, load_data, trial_key
 
 _SEEDS = 4
-_EXAMPLES = 64  # of a batch: enough to tell its size
+_EXAMPLES = 64  # of a batch: enough for the size of its gradient
 
 
 def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
-    """The size of a gradient's entries at initialisation, each weighted by its share of the squared norm.
+    """Measure the size of a gradient's entries at initialization, each weighted by its share of the squared norm.
 
-    It is the size that decides how large an ε must be to drown the second moment: the small entries of a
-    gradient are many, but they hardly move anything.
+    This size decides how large an ε must be to dominate the second moment: the small entries of a gradient are many,
+    but they hardly move anything.
     """
     workload = job.workload
     train = load_data(workload).train
@@ -29,9 +29,10 @@ def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
         first = jax.tree.map(lambda array: array[: min(job.batch_size, _EXAMPLES)], train)
 
     def scale(seed: jax.Array) -> jax.Array:
-        params, state = workload.init(_key(seed, 0, 0))
-        batch = workload.draw(_key(seed, 1, 0), job.batch_size) if workload.draw else first
-        gradients = jax.grad(workload.loss, has_aux=True)(params, state, batch, _key(seed, 2, 0), hyperparameters)[0]
+        params, state = workload.init(trial_key(seed, 0, 0))
+        batch = workload.draw(trial_key(seed, 1, 0), job.batch_size) if workload.draw else first
+        gradient = jax.grad(workload.loss, has_aux=True)
+        gradients, _ = gradient(params, state, batch, trial_key(seed, 2, 0), hyperparameters)
         entries = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gradients)])
         largest = jnp.max(jnp.abs(entries))  # fourth powers of small numbers vanish in float32
         return largest * jnp.sqrt(jnp.sum((entries / largest) ** 4) / jnp.sum((entries / largest) ** 2))

@@ -21,10 +21,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
 from levelfield.rules import Rule
+from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
-from levelfield.training.order import batch_indices
-from levelfield.training.schedules import schedule
-from levelfield.workloads import Workload
+from levelfield.training.shuffle import batch_indices
+from levelfield.workload import Workload
 
 Hyper = dict[str, Any]
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
@@ -63,7 +63,14 @@ def use_every_core() -> None:
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     with suppress(RuntimeError):  # JAX runs already: its devices are what they are
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        jax.config.update("jax_num_cpu_devices", available_cores())
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def leave_accelerators() -> None:
@@ -87,7 +94,7 @@ class _Common:
 
         # Trials start on one device: initialisers that call LAPACK, as the orthogonal one does, can wait for
         # each other forever when several CPU devices run them at once.
-        init = jax.jit(jax.vmap(lambda seed: workload.init(_key(seed, 0, 0))))
+        init = jax.jit(jax.vmap(lambda seed: workload.init(trial_key(seed, 0, 0))))
         seeds = jax.ShapeDtypeStruct((slots,), jnp.uint32)
         self.model = self.shapes(jax.eval_shape(init, seeds))  # (params, state)
         self.init = init.lower(seeds).compile()
@@ -186,7 +193,7 @@ class Program:
         """Train every slot to its next evaluation, without it."""
         if not self._feeds:
             return self._train(held, self._common.train)
-        for batches in self._feeds.stretch():
+        for batches in self._feeds.until_evaluation():
             coming = jax.device_put(batches, self._common.split)
             jax.block_until_ready(held.step)  # or batches would pile up on the device
             held = self._train(held, coming)
@@ -226,13 +233,18 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
 
 
 def _transformation(job: Job, hyperparameters: Mapping[str, Any]) -> optax.GradientTransformation:
-    own = {name: hyperparameters[name] for name in job.rule.hyperparameters if name in hyperparameters}
-    rate = schedule(job.schedule, job.steps, hyperparameters)
-    found: optax.GradientTransformation = job.rule(**own | dict(job.static) | {"learning_rate": rate})
-    return found
+    """The rule at a trial's hyperparameters, then the workload's transform of its updates."""
+    workload, of_rule = job.workload, job.rule.hyperparameters
+    learning_rate = schedule(job.schedule, job.steps, hyperparameters)
+    values = {name: hyperparameters[name] for name in of_rule if name in hyperparameters}
+    rule: optax.GradientTransformation = job.rule(**values | dict(job.static) | {"learning_rate": learning_rate})
+    if workload.transform is None:
+        return rule
+    names = [name for name in workload.hyperparameters if name in hyperparameters and name not in of_rule]
+    return optax.chain(rule, workload.transform({name: hyperparameters[name] for name in names}, learning_rate))
 
 
-def _key(seed: Any, purpose: int, step: Any) -> Any:
+def trial_key(seed: Any, purpose: int, step: Any) -> Any:
     """A trial's randomness: one stream for initialisation (0), drawn batches (1) and the loss (2)."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
@@ -249,10 +261,6 @@ def _step(job: Job, slot: Slot, batch: Any, key: Any) -> Slot:
     transformation = _transformation(job, slot.hyperparameters)
     updates, optimizer = transformation.update(gradients, slot.optimizer, slot.params)
     params = optax.apply_updates(slot.params, updates)
-    if "weight_decay" in slot.hyperparameters and "weight_decay" not in job.rule.hyperparameters:
-        rate = schedule(job.schedule, job.steps, slot.hyperparameters)
-        decay = (rate(slot.step) if callable(rate) else rate) * slot.hyperparameters["weight_decay"]
-        params = jax.tree.map(lambda new, w: new - decay * w if w.ndim > 1 else new, params, slot.params)
     return slot._replace(step=slot.step + 1, params=params, state=state, optimizer=optimizer)
 
 
@@ -261,8 +269,8 @@ def one_step(job: Job, batch: Any) -> Slot:
     seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
 
     def step(seed: Any, numbers: Hyper, batch: Any) -> Slot:
-        started = _start(job, seed, numbers, job.workload.init(_key(seed, 0, 0)))
-        return _step(job, started, batch, _key(seed, 2, started.step))
+        started = _start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
+        return _step(job, started, batch, trial_key(seed, 2, started.step))
 
     found: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
     return found
@@ -280,7 +288,7 @@ def _train(job: Job, slot: Slot, train: Any) -> Slot:
 
     def body(slot: Slot, indices: jax.Array) -> tuple[Slot, None]:
         if job.workload.draw:
-            batch = job.workload.draw(_key(slot.seed, 1, slot.step), job.batch_size)
+            batch = job.workload.draw(trial_key(slot.seed, 1, slot.step), job.batch_size)
         else:
             batch = jax.tree.map(lambda array: array[indices], train)
         return _step_if_going(job, slot, batch), None
@@ -294,7 +302,7 @@ def _train_on(job: Job, slot: Slot, batches: Any) -> Slot:
 
 
 def _step_if_going(job: Job, slot: Slot, batch: Any) -> Slot:
-    trained = _step(job, slot, batch, _key(slot.seed, 2, slot.step))
+    trained = _step(job, slot, batch, trial_key(slot.seed, 2, slot.step))
     if job.steps % job.eval_interval == 0:
         return trained
     # The last stretch is shorter than the others: stand still after the last step.

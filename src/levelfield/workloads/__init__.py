@@ -1,32 +1,23 @@
-"""Workloads by name. Each is one file; the line here registers it. Importing this loads no JAX."""
+"""Workloads by name. Each built-in workload is one file here that ends in ``WORKLOAD = Workload(...)``.
+
+Importing this package, or a workload from it, loads no JAX.
+"""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
 from levelfield.errors import UnknownName
 from levelfield.registry import Registry
-from levelfield.workloads.base import Workload
+from levelfield.workload import Workload
 
-__all__ = ["Workload", "get_workload", "register_workload", "workload_names"]
-
-_BUILT_IN = (
-    "fashion_mini",
-    "tolstoi_mini",
-    "quadratic",
-    "wilson",
-    "fashion_mnist_cnn",
-    "cifar10_resnet32",
-    "cifar10_vgg16",
-    "cifar100_allcnnc",
-    "imagenet_resnet50",
-    "war_and_peace_lstm",
-    "lm1b_transformer",
-)
+_BUILT_IN = tuple(module.name for module in pkgutil.iter_modules(__path__))
 _registered: Registry[Workload] = Registry("workload", lambda name: name in _BUILT_IN)
 
 
 def get_workload(name: str) -> Workload:
+    """Return the workload of this name, always the same object: compiled programs are cached by it."""
     if name in _registered:
         return _registered[name]
     if name not in _BUILT_IN:
@@ -36,9 +27,10 @@ def get_workload(name: str) -> Workload:
 
 
 def register_workload(workload: Workload) -> Workload:
-    """Make a workload usable in studies by its name. One registered before under this name is replaced."""
+    """Make a workload available to studies by its name. An earlier one of the same name is replaced."""
     return _registered.add(workload.name, workload)
 
 
 def workload_names() -> list[str]:
+    """Return the built-in workloads in alphabetical order, then the registered ones."""
     return [*_BUILT_IN, *_registered]

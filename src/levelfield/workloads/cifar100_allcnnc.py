@@ -1,54 +1,23 @@
-"""CIFAR-100 with All-CNN-C (Springenberg et al. 2014) as DeepOBS has it; its L2 is 5e-4."""
+"""CIFAR-100 with All-CNN-C (Springenberg et al. 2014) as in DeepOBS, which sets l2 to 5e-4."""
 
 from __future__ import annotations
 
-import flax.linen as nn
-import jax
+import functools
 
-from levelfield.workloads import images
-from levelfield.workloads.convolution import conv
-from levelfield.workloads.layers import Dropout
+from levelfield.datasets.splits import labeled_images
+from levelfield.workload import CLASSIFICATION, L2, Workload, imported
 
-
-class Net(nn.Module):
-    """Nine convolutions, those of stride 2 instead of pooling, and a global average: 1,387,108 parameters.
-
-    Initial weights are DeepOBS's: Glorot's, biases 0.1. The last convolution too ends in a ReLU.
-    """
-
-    features: tuple[int, ...] = (96, 192)
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-        def layer(x: jax.Array, features: int, size: int, padding: tuple[int, int], stride: int = 1) -> jax.Array:
-            convolution = nn.Conv(
-                features,
-                (size, size),
-                stride,
-                padding=(padding, padding),
-                kernel_init=nn.initializers.glorot_normal(),
-                bias_init=nn.initializers.constant(0.1),
-                conv_general_dilated=conv,
-            )
-            return nn.relu(convolution(x))
-
-        x = Dropout(0.2)(x, train)
-        for features in self.features:
-            x = layer(x, features, 3, (1, 1))
-            x = layer(x, features, 3, (1, 1))
-            x = layer(x, features, 3, (0, 1), stride=2)  # TensorFlow's "same" at an even size
-            x = Dropout(0.5)(x, train)
-        x = layer(x, self.features[-1], 3, (0, 0))
-        x = layer(x, self.features[-1], 1, (0, 0))
-        return layer(x, 100, 1, (0, 0)).mean((1, 2))
-
-
-CLASSIFIER = images.Classifier(Net(), (32, 32, 3), images.standardise, images.pad_crop_flip)
-
-WORKLOAD = CLASSIFIER.workload(
-    "cifar100_allcnnc",
-    "CIFAR-100 (45,000/5,000/10,000), All-CNN-C with dropout",
-    "cifar100",
+WORKLOAD = Workload(
+    name="cifar100_allcnnc",
+    summary="CIFAR-100 (45,000/5,000/10,000), All-CNN-C with dropout",
     batch_size=256,
     eval_interval=875,  # five epochs
+    metrics=CLASSIFICATION,
+    select="valid_error",
+    load=functools.partial(labeled_images, "cifar100"),
+    **imported("levelfield.models.cifar100_allcnnc", "init", "loss", "evaluate"),
+    hyperparameters=L2,
+    dataset="cifar100",
+    slots_per_core=1,  # networks of this size fill a core or a GPU
+    slots_per_gpu=1,
 )

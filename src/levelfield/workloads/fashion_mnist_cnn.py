@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
+import functools
 
-from levelfield.workloads import images
-from levelfield.workloads.convolution import conv
-from levelfield.workloads.layers import max_pool
+from levelfield.datasets.splits import labeled_images
+from levelfield.workload import CLASSIFICATION, L2, Workload, imported
 
-
-class Net(nn.Module):
-    """Two 5×5 convolutions with max pooling, a hidden and a linear layer: 3,274,634 parameters.
-
-    The paper does not say how its weights begin; docs/fidelity.md compares flax's default with TensorFlow's.
-    """
-
-    features: tuple[int, ...] = (32, 64)
-    hidden: int = 1024
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-        for layer, features in enumerate(self.features):
-            x = nn.Conv(features, (5, 5), padding=2, use_bias=False, conv_general_dilated=conv)(x)
-            # Bias and ReLU are monotone: after the pooling they give the same, from a quarter of the numbers.
-            x = nn.relu(max_pool(x) + self.param(f"bias_{layer}", nn.initializers.zeros, (features,)))
-        x = nn.relu(nn.Dense(self.hidden)(x.reshape(len(x), -1)))
-        return nn.Dense(10)(x)
-
-
-def prepare(images: jax.Array) -> jax.Array:
-    return images[..., None].astype(jnp.float32) / 255.0
-
-
-CLASSIFIER = images.Classifier(Net(), (28, 28), prepare)
-
-WORKLOAD = CLASSIFIER.workload(
-    "fashion_mnist_cnn",
-    "Fashion-MNIST (55,000/5,000/10,000), Simple CNN",
-    "fashion_mnist",
+WORKLOAD = Workload(
+    name="fashion_mnist_cnn",
+    summary="Fashion-MNIST (55,000/5,000/10,000), Simple CNN",
     batch_size=256,
     eval_interval=500,
-    version=2,  # 1 began with Glorot's weights
+    metrics=CLASSIFICATION,
+    select="valid_error",
+    load=functools.partial(labeled_images, "fashion_mnist"),
+    **imported("levelfield.models.fashion_mnist_cnn", "init", "loss", "evaluate"),
+    hyperparameters=L2,
+    dataset="fashion_mnist",
+    slots_per_core=1,  # networks of this size fill a core or a GPU
+    slots_per_gpu=1,
+    version=2,  # version 1 used Glorot initialization
 )

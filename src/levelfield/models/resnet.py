@@ -1,4 +1,4 @@
-"""Residual networks with pre-activation (He et al. 2016b), built as TensorFlow's official "resnet v2"."""
+"""Residual networks with pre-activation (He et al. 2016b), like TensorFlow's official "resnet v2"."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from levelfield.workloads.convolution import conv
+from levelfield.models.convolution import conv
 
 
-def convolution(features: int, size: int, stride: int = 1, **others: Any) -> nn.Conv:
-    """Without bias, padded by the kernel's size alone; flax's initialiser is TensorFlow's default variance scaling."""
+def convolution(features: int, size: int, stride: int = 1, **options: Any) -> nn.Conv:
+    """A convolution without bias, padded by half the kernel size, initialized like TensorFlow's by default."""
     return nn.Conv(
-        features, (size, size), stride, padding=size // 2, use_bias=False, conv_general_dilated=conv, **others
+        features, (size, size), stride, padding=size // 2, use_bias=False, conv_general_dilated=conv, **options
     )
 
 
 class Basic(nn.Module):
-    """Two 3×3 convolutions, each after normalisation and ReLU."""
+    """Two 3×3 convolutions, each after normalization and ReLU."""
 
     features: int
     stride: int
@@ -28,14 +28,14 @@ class Basic(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array, train: bool) -> jax.Array:
         x = nn.relu(self.norm()(inputs, train))
-        past = shortcut(inputs, x, self.features, self.stride)
+        bypass = shortcut(inputs, x, self.features, self.stride)
         x = convolution(self.features, 3, self.stride)(x)
         x = nn.relu(self.norm()(x, train))
-        return past + convolution(self.features, 3)(x)
+        return bypass + convolution(self.features, 3)(x)
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, each after normalisation and ReLU; the last has four times the features."""
+    """1×1, 3×3 and 1×1 convolutions, each after normalization and ReLU; the last has four times the features."""
 
     features: int
     stride: int
@@ -44,26 +44,26 @@ class Bottleneck(nn.Module):
     @nn.compact
     def __call__(self, inputs: jax.Array, train: bool) -> jax.Array:
         x = nn.relu(self.norm()(inputs, train))
-        past = shortcut(inputs, x, 4 * self.features, self.stride)
+        bypass = shortcut(inputs, x, 4 * self.features, self.stride)
         x = convolution(self.features, 1)(x)
         x = nn.relu(self.norm()(x, train))
         x = convolution(self.features, 3, self.stride)(x)
         x = nn.relu(self.norm()(x, train))
-        return past + convolution(4 * self.features, 1)(x)
+        return bypass + convolution(4 * self.features, 1)(x)
 
 
 def shortcut(inputs: jax.Array, activated: jax.Array, features: int, stride: int) -> jax.Array:
-    """What goes past a block: its input, or where the shape changes, a projection of the activated input."""
+    """Return a block's input or, if the shape changes, a projection of the activated input."""
     if stride == 1 and inputs.shape[-1] == features:
         return inputs
     return convolution(features, 1, stride, name="projection")(activated)
 
 
 class Stages(nn.Module):
-    """The blocks, each stage after the first with twice the features at half the size, and the linear classifier."""
+    """Stages of blocks, each with twice the features at half the size of the one before, and a linear classifier."""
 
     block: Callable[..., nn.Module]
-    blocks: tuple[int, ...]  # of each stage
+    blocks: tuple[int, ...]  # in each stage
     features: int  # of the first stage
     classes: int
     norm: Callable[[], nn.Module]

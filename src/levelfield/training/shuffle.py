@@ -1,8 +1,8 @@
-"""Each trial's own order of the data: a pseudo-random permutation computed index by index.
+"""Each trial's order of the data: a pseudo-random permutation that is computed index by index.
 
-Nothing is sorted or stored: any position of any epoch's order is some integer operations away. The
-permutation is the swap-or-not shuffle (Hoang, Morris and Rogaway 2012): each round pairs x with k − x
-(mod n) and swaps the pair if a hash of it says so, which is a bijection of 0 … n−1 for every n.
+Nothing is sorted or stored: any position in any epoch takes a few integer operations. The permutation is the
+swap-or-not shuffle (Hoang, Morris and Rogaway 2012): each round pairs x with k − x (mod n) and swaps the pair if a hash
+of it says so, which is a bijection of 0 … n−1 for every n.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ROUNDS = 24
 
 
 def _mix(x: Any) -> jax.Array:
-    """A 32-bit integer hash (the finaliser of MurmurHash3)."""
+    """Hash a 32-bit integer (the finalizer of MurmurHash3)."""
     x = jnp.asarray(x, jnp.uint32)
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -24,7 +24,7 @@ def _mix(x: Any) -> jax.Array:
 
 
 def permute(seed: Any, positions: Any, n: int) -> jax.Array:
-    """Where a seed's permutation of range(n) sends these positions (seed and positions broadcast)."""
+    """Map positions through a seed's permutation of range(n). Seed and positions are broadcast."""
     size = jnp.uint32(n)
 
     def swap_or_not(_: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -40,9 +40,9 @@ def permute(seed: Any, positions: Any, n: int) -> jax.Array:
 
 
 def batch_indices(seed: Any, steps: jax.Array, n: int, batch_size: int) -> jax.Array:
-    """The examples of each step's batch: without replacement within an epoch, in an order new to each epoch.
+    """Return the examples in each step's batch: without replacement within an epoch, in a new order in each epoch.
 
-    An epoch is the n // batch_size whole batches; the few examples left over differ from epoch to epoch.
+    An epoch is n // batch_size whole batches; the few examples left over differ from epoch to epoch.
     """
     batches = n // batch_size
     epochs, within = jnp.divmod(steps, batches)

@@ -6,19 +6,19 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pytest
+from fakes import FormulaExecutor
 
 import levelfield as lf
+from levelfield import refine
+from levelfield.derive.refine import Refinement
 from levelfield.errors import SearchExhausted, StudyError, UsageError
 from levelfield.executors import get_executor
-from levelfield.refinement import Refinement, refine, rounds
 from levelfield.report.tables import space_rows
-from levelfield.runner import run
+from levelfield.run import refine_in_rounds, run
 from levelfield.search import Search
-from levelfield.trial import Curve, Point, Status, Trial
 
 Loss = Callable[[str, Mapping[str, Any]], float]  # of an optimizer and its hyperparameters; infinite: infeasible
 
@@ -52,34 +52,9 @@ def rate_at(centres: Mapping[str, float], floor: float = 0.0) -> Loss:
 BEYOND = rate_at({"sgd": -3.0, "momentum": 0.5}, floor=0.7)
 
 
-class Stretch(NamedTuple):
-    finished: list[Trial]
-    running: int = 0
-    trial_steps: int = 4
-    seconds: float = 0.1
-    note: str = ""
-
-
-class Formula:
-    """An executor that knows how trials end."""
-
-    def __init__(self, loss: Loss, noise: float = 1e-3) -> None:
-        self.loss, self.noise = loss, noise
-        self.trained: list[tuple[str, str, int]] = []
-
-    def check(self, study: lf.Study) -> None: ...
-
-    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Stretch]:
-        while point := take():
-            self.trained.append((study.name, optimizer, point.index))
-            loss = self.loss(optimizer, point.hyperparameters)
-            noise = self.noise * (point.seed % 1000) / 1000
-            status = Status.FEASIBLE if math.isfinite(loss) else Status.INFEASIBLE
-            curve = Curve(np.array([2, 4]), {"train_loss": np.array([9.0, loss + noise], np.float32)})
-            yield Stretch([Trial(point, status, curve)])
-
-    def provenance(self) -> Mapping[str, Any]:
-        return {"device": "none", "devices": 0, "backend": "none", "precision": "none", "versions": {}}
+def formula(loss: Loss, noise: float = 1e-3) -> FormulaExecutor:
+    """An executor that knows how trials end, up to a noise that depends on their seeds."""
+    return FormulaExecutor(lambda name, point: loss(name, point.hyperparameters) + noise * (point.seed % 1000) / 1000)
 
 
 @pytest.fixture
@@ -89,8 +64,8 @@ def store() -> Iterator[lf.Store]:
 
 
 def searched(study: lf.Study, store: lf.Store, loss: Loss) -> lf.Comparison:
-    run(study, store, Formula(loss))
-    return lf.Comparison(study, store)
+    run(study, store, formula(loss))
+    return lf.Comparison.load(study, store)
 
 
 # One refinement
@@ -164,13 +139,13 @@ def test_refining_a_refined_study_lengthens_its_log(store):
     assert lf.Study(**study.spec()).refined == study.refined
 
 
-SAME = Formula(lambda name, at: 1.0, noise=0.0)
+SAME = formula(lambda name, at: 1.0, noise=0.0)
 
 
 def test_where_all_ranges_can_stay_the_study_stays(store):
     study = study_of()
     run(study, store, SAME)
-    found = refine(lf.Comparison(study, store))
+    found = refine(lf.Comparison.load(study, store))
     assert found.changes == []
     assert found.study is study
 
@@ -217,19 +192,21 @@ def test_a_grid_is_refined_by_a_longer_choice(store):
 def test_an_unfinished_pool_is_not_refined(store):
     small, study = study_of(pool=10), study_of()
     searched(small, store, BEYOND)
-    with pytest.raises(UsageError, match=rf"^sgd: its pool has 10 of {POOL} feasible trials \(10 tried\); 'levelf"):
-        refine(lf.Comparison(study, store))
-    run(study.only(["sgd"]), store, Formula(BEYOND))
+    with pytest.raises(
+        UsageError, match=rf"^sgd: its pool has 10 of {POOL} feasible trials \(10 tried\); run the study"
+    ):
+        refine(lf.Comparison.load(study, store))
+    run(study.only(["sgd"]), store, formula(BEYOND))
     with pytest.raises(UsageError, match=rf"^momentum: its pool has 10 of {POOL} feasible trials"):
-        refine(lf.Comparison(study, store))
+        refine(lf.Comparison.load(study, store))
 
 
 def test_a_pool_without_a_feasible_trial_says_what_to_do(store):
     study = study_of()
     with pytest.raises(SearchExhausted):
-        run(study, store, Formula(lambda name, at: math.inf if name == "momentum" else 1.0))
+        run(study, store, formula(lambda name, at: math.inf if name == "momentum" else 1.0))
     with pytest.raises(UsageError, match=r"^momentum: all 24 trials are infeasible.*lower its learning rate"):
-        refine(lf.Comparison(study, store))
+        refine(lf.Comparison.load(study, store))
 
 
 def test_a_pool_that_is_too_small_to_judge_by_is_not_refined(store):
@@ -254,55 +231,55 @@ FAR = {"sgd": -3.0, "momentum": 3.3}
 def test_rounds_converge_to_the_optimum(store):
     """Five decades away at first."""
     loss = rate_at(FAR, floor=0.5)
-    *_, last = rounds(study_of(), 5, store, Formula(loss))
+    *_, last = refine_in_rounds(study_of(), 5, store, formula(loss))
     low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
     assert low < 10 ** FAR["momentum"] < high
     assert math.log10(high / low) <= 4
-    first, final = (lf.Comparison(each, store).outcome("momentum").best(8) for each in (study_of(), last.study))
+    first, final = (lf.Comparison.load(each, store).outcome("momentum").best(8) for each in (study_of(), last.study))
     assert first.mean > 4.5
     assert final.mean < 0.3
 
 
 def test_rounds_end_when_nothing_is_to_be_changed(store):
-    *earlier, last = rounds(study_of(), 50, store, Formula(rate_at(FAR, floor=0.5)))
+    *earlier, last = refine_in_rounds(study_of(), 50, store, formula(rate_at(FAR, floor=0.5)))
     assert 2 <= len(earlier) < 8
     assert all(each.changes for each in earlier)
     assert last.changes == []
-    assert last.study is last.comparison.study
-    assert last.comparison.complete
+    assert last.study is last.results.study
+    assert last.results.complete
     with lf.Store.open("sqlite://") as other:
-        (only,) = rounds(study_of(), 50, other, SAME)
+        (only,) = refine_in_rounds(study_of(), 50, other, SAME)
     assert only.study.name == "mine"
 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_no_more_rounds_than_asked_for(store, most):
     """The last refinement is searched, and not refined again, whatever its trials say."""
-    found = list(rounds(study_of(), most, store, Formula(rate_at(FAR))))
+    found = list(refine_in_rounds(study_of(), most, store, formula(rate_at(FAR))))
     assert len(found) == most + 1
-    assert [each.comparison.study.name for each in found] == ["mine", "mine_refined", "mine_refined2"][: most + 1]
+    assert [each.results.study.name for each in found] == ["mine", "mine_refined", "mine_refined2"][: most + 1]
     last = found[-1]
-    assert last.study is last.comparison.study is found[-2].study
-    assert last.comparison.complete
+    assert last.study is last.results.study is found[-2].study
+    assert last.results.complete
     assert last.changes  # it would go on
     assert len({each.study for each in last.study.refined}) == most
 
 
 def test_rounds_train_only_what_is_new(store):
-    executor = Formula(rate_at(FAR, floor=0.7))
-    first = list(rounds(study_of(), 2, store, executor))
+    executor = formula(rate_at(FAR, floor=0.7))
+    first = list(refine_in_rounds(study_of(), 2, store, executor))
     assert len(set(executor.trained)) == len(executor.trained) == 4 * POOL  # momentum in three spaces, sgd in one
     assert {study for study, name, _ in executor.trained if name == "sgd"} == {"mine"}
-    again = Formula(rate_at(FAR, floor=0.7))
-    second = list(rounds(study_of(), 2, store, again))
+    again = formula(rate_at(FAR, floor=0.7))
+    second = list(refine_in_rounds(study_of(), 2, store, again))
     assert again.trained == []
     assert [each.study.spec() for each in second] == [each.study.spec() for each in first]
 
 
 def test_rounds_come_one_at_a_time(store):
     """So that what is known can be shown, and an interruption loses nothing."""
-    executor = Formula(rate_at(FAR, floor=0.7))
-    coming = rounds(study_of(), 3, store, executor)
+    executor = formula(rate_at(FAR, floor=0.7))
+    coming = refine_in_rounds(study_of(), 3, store, executor)
     assert isinstance(next(coming), Refinement)
     assert len(executor.trained) == 2 * POOL
     next(coming)
@@ -310,18 +287,18 @@ def test_rounds_come_one_at_a_time(store):
 
 
 def test_rounds_that_cannot_be(store):
-    with pytest.raises(UsageError, match="--rounds 0: give a whole number of at least 1"):
-        list(rounds(study_of(), 0, store, Formula(BEYOND)))
-    with pytest.raises(SearchExhausted, match="momentum: 0 of 24 trials are feasible"):
-        list(rounds(study_of(), 1, store, Formula(lambda name, at: math.inf if name == "momentum" else 1.0)))
+    with pytest.raises(UsageError, match="rounds = 0: expected an integer of at least 1"):
+        list(refine_in_rounds(study_of(), 0, store, formula(BEYOND)))
+    with pytest.raises(SearchExhausted, match="momentum: only 0 of 24 trials are feasible"):
+        list(refine_in_rounds(study_of(), 1, store, formula(lambda name, at: math.inf if name == "momentum" else 1.0)))
 
 
 # In the report
 
 
 def test_the_report_shows_initial_and_final_ranges(store, tmp_path):
-    *_, last = rounds(study_of(), 2, store, Formula(rate_at(FAR, floor=0.7)))
-    rows = {(row["optimizer"], row["hyperparameter"]): row for row in space_rows(last.comparison)}
+    *_, last = refine_in_rounds(study_of(), 2, store, formula(rate_at(FAR, floor=0.7)))
+    rows = {(row["optimizer"], row["hyperparameter"]): row for row in space_rows(last.results)}
     rate = rows["momentum", "learning_rate"]
     assert rate["initial"] == "log [1e-04, 0.01]"  # the first of three
     low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
@@ -330,10 +307,10 @@ def test_the_report_shows_initial_and_final_ranges(store, tmp_path):
     for key, row in rows.items():
         if key != ("momentum", "learning_rate"):
             assert row["initial"] == row["range"]
-    page = last.comparison.write_report(tmp_path / "report.html").read_text("utf-8")
+    page = last.results.write_report(tmp_path / "report.html").read_text("utf-8")
     assert rate["initial"] in page
     assert rate["range"] in page
-    unrefined = lf.Comparison(study_of(), store)
+    unrefined = lf.Comparison.load(study_of(), store)
     assert {row["initial"] for row in space_rows(unrefined)} == {""}
 
 
@@ -480,9 +457,13 @@ def test_bad_spaces_recover(tmp_path, capsys):
     bad = good.replace(name="bad", optimizers=tables)
     executor = get_executor("local", None)
     with lf.Store.open(tmp_path / "trials.db") as store:
-        *_, last = rounds(bad, 3, store, executor)
+        *_, last = refine_in_rounds(bad, 3, store, executor)
         run(good, store, executor)
-        compared = {"bad": lf.Comparison(bad, store), "refined": last.comparison, "good": lf.Comparison(good, store)}
+        compared = {
+            "bad": lf.Comparison.load(bad, store),
+            "refined": last.results,
+            "good": lf.Comparison.load(good, store),
+        }
     with capsys.disabled():
         for name in good.optimizers:
             bests = (each.outcome(name).best(good.trials) for each in compared.values())

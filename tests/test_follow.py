@@ -14,7 +14,7 @@ import polars
 import pytest
 
 import levelfield as lf
-from levelfield import rules
+from levelfield import hyperparameters, rules
 from levelfield.executors.local import LocalExecutor
 from levelfield.taxonomy import inclusions, seeding
 from levelfield.trial import Curve, Point, Status, Trial
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        return [each.as_dict("train_loss") for each in self.comparison.seeded]
+        return [each.as_dict("train_loss") for each in self.comparison.followed]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_every_inclusion_is_seeded_once(run):
 
 @pytest.mark.parametrize("edge", sorted(EDGES), ids=" in ".join)
 def test_the_general_one_gets_what_the_special_one_got(run, edge):
-    (one,) = (each for each in run.comparison.seeded if (each.edge.special, each.edge.general) == edge)
+    (one,) = (each for each in run.comparison.followed if (each.edge.special, each.edge.general) == edge)
     best = run.without.outcome(edge[0]).best_trial
     assert one.followed.point == best.point
     assert one.trial.point.seed == best.point.seed
@@ -130,7 +130,7 @@ def test_outcomes_are_unchanged(run):
 
 
 def test_seeds_are_off_unless_asked_for(run):
-    assert run.without.seeded == []
+    assert run.without.followed == []
     feasible = sum(row["tried"] for row in run.without.rows())
     assert count(run.plain) == feasible
     assert count(run.seeded) == feasible + len(EDGES)
@@ -143,30 +143,30 @@ def test_running_again_trains_nothing(run, monkeypatch):
     monkeypatch.setattr(LocalExecutor, "train", refuse)
     before = count(run.seeded)
     again = lf.compare(run.study, run.seeded, seed_inclusions=True)
-    assert [each.as_dict("train_loss") for each in again.seeded] == run.results
+    assert [each.as_dict("train_loss") for each in again.followed] == run.results
     assert count(run.seeded) == before
-    assert [each.trial.started for each in again.seeded] == [each.trial.started for each in run.comparison.seeded]
+    assert [each.trial.started for each in again.followed] == [each.trial.started for each in run.comparison.followed]
 
 
 def test_seeds_survive_in_the_store(run):
     with lf.Store.open(run.seeded, create=False) as store:
-        found = lf.Comparison(run.study, store).seeded
+        found = lf.Comparison.load(run.study, store).followed
     assert [each.as_dict("train_loss") for each in found] == run.results
 
 
 def test_seeds_that_are_there_are_shown_though_not_asked_for(run):
-    assert [each.as_dict("train_loss") for each in lf.compare(run.study, run.seeded).seeded] == run.results
+    assert [each.as_dict("train_loss") for each in lf.compare(run.study, run.seeded).followed] == run.results
 
 
 def test_fewer_optimizers_have_fewer_seeds(run):
     with lf.Store.open(run.seeded, create=False) as store:
-        found = lf.Comparison(run.study.only(["sgd", "adam"]), store).seeded
+        found = lf.Comparison.load(run.study.only(["sgd", "adam"]), store).followed
     assert [(each.edge.special, each.edge.general) for each in found] == [("sgd", "adam")]
 
 
 def test_without_a_best_trial_there_is_no_seed(run):
     with lf.Store.open("sqlite://") as store:
-        assert lf.Comparison(run.study, store).seeds() == []
+        assert lf.Comparison.load(run.study, store).seeds() == []
 
 
 def test_the_report_lists_them_apart(run, tmp_path):
@@ -182,7 +182,7 @@ def test_the_report_lists_them_apart(run, tmp_path):
 def followed(study: lf.Study) -> None:
     with lf.Store.open("sqlite://") as store:
         comparison = lf.compare(study, store, seed_inclusions=True)
-    for each in comparison.seeded:
+    for each in comparison.followed:
         ours, theirs = each.trial.curve.values["train_loss"], each.followed.curve.values["train_loss"]
         pair = f"{each.edge.special} in {each.edge.general}"
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, err_msg=pair)
@@ -212,7 +212,7 @@ def test_a_seed_has_the_version_of_the_rule_that_follows():
     """Else the trial of an older version would be taken for the proof."""
     identities = []
     for version in (1, 2):
-        about = {"learning_rate": rules.POSITIVE, "mix": rules.FRACTION}
+        about = {"learning_rate": hyperparameters.POSITIVE, "mix": hyperparameters.FRACTION}
         rules.register_rule("soft", lambda learning_rate, mix: None, about, version=version)
         inclusions.register_inclusion("sgd", "soft", lambda learning_rate: {"learning_rate": learning_rate, "mix": 0.0})
         tables = {"sgd": {"learning_rate": 0.1}, "soft": {"learning_rate": 0.1, "mix": {"uniform": [0, 1]}}}

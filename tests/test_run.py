@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from fakes import FormulaExecutor, Interrupted
 from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield.errors import SearchExhausted, StoreError
-from levelfield.runner import most_points, next_missing, pool_of, pool_window, run
+from levelfield.errors import StoreError
+from levelfield.pool import PoolCount, next_missing, pool_window
+from levelfield.run import run
 from levelfield.search import Search
 from levelfield.store import Store
-from levelfield.trial import Curve, Point, Status, Trial
+from levelfield.trial import Point, Status, Trial
 
 # ---------------------------------------------------------------------------- which points a pool needs
 
@@ -36,7 +39,9 @@ def test_the_window_is_the_shortest_prefix_that_could_hold_n_feasible_trials(
 ) -> None:
     hopeful = shortest_prefix(lambda index: statuses.get(index) is not Status.INFEASIBLE, n)
     assert pool_window(statuses, n) == hopeful
-    assert pool_of(statuses, n) == [index for index in hopeful if statuses.get(index) is Status.FEASIBLE]
+    finished = [statuses[index] for index in hopeful if index in statuses]
+    count = PoolCount.of(statuses, n, math.inf)
+    assert (count.feasible, count.tried) == (finished.count(Status.FEASIBLE), len(finished))
 
 
 @given(outcomes, st.sets(st.integers(0, 60)), sizes)
@@ -57,71 +62,31 @@ def test_a_full_pool_misses_nothing(statuses: list[Status], n: int) -> None:
         assert missing == len(finished)
     else:
         assert missing is None
-        assert pool_of(finished, n) == feasible[:n]
+        assert [index for index in pool_window(finished, n) if index in feasible] == feasible[:n]
+        assert PoolCount.of(finished, n, math.inf).full
 
 
 @given(outcomes, sizes)
 def test_a_larger_pool_needs_the_smaller_one_s_points_and_more(statuses: dict[int, Status], n: int) -> None:
     assert set(pool_window(statuses, n)) < set(pool_window(statuses, n + 1))
-    assert set(pool_of(statuses, n)) <= set(pool_of(statuses, n + 1))
+    assert PoolCount.of(statuses, n, math.inf).feasible <= PoolCount.of(statuses, n + 1, math.inf).feasible
 
 
 @given(sizes, st.integers(0, 20))
 def test_an_end_comes_after_the_pool_could_be_full(n: int, feasible: int) -> None:
-    assert n <= most_points(n, feasible) <= max(10 * n, 20)
+    assert n <= PoolCount(n, feasible, 0).limit <= max(10 * n, 20)
 
 
 # ---------------------------------------------------------------------------- a run
 
 
-class Interrupted(BaseException):
-    """The user's Ctrl-C, a crash, a power cut."""
+def executor_of(feasible: Callable[[str, int], bool], slots: int = 3, **options: Any) -> FormulaExecutor:
+    """An executor whose trials are feasible as told."""
 
+    def loss(optimizer: str, point: Point) -> float:
+        return 1.0 + point.index if feasible(optimizer, point.index) else np.inf
 
-class Stretch(NamedTuple):
-    finished: list[Trial]
-    running: int
-    trial_steps: int = 1
-    seconds: float = 0.1
-
-
-class FakeExecutor:
-    """Trials that finish in random order, are feasible as told, and may be interrupted."""
-
-    def __init__(
-        self, feasible: Callable[[str, int], bool], *, seed: int = 0, slots: int = 3, stretches: int | None = None
-    ) -> None:
-        self.feasible, self.random, self.slots, self.stretches = feasible, random.Random(seed), slots, stretches
-        self.started: list[tuple[str, Point]] = []
-        self.finished: list[tuple[str, int]] = []
-        self.asked: list[str] = []
-
-    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Stretch]:
-        self.asked.append(optimizer)
-        held: list[Point] = []
-        while True:
-            while len(held) < self.slots and (point := take()):
-                held.append(point)
-                self.started.append((optimizer, point))
-            if not held:
-                return
-            if self.stretches is not None:
-                self.stretches -= 1
-                if self.stretches < 0:
-                    raise Interrupted
-            done = self.random.sample(held, self.random.randint(0, len(held)))
-            held = [point for point in held if point not in done]
-            self.finished += [(optimizer, point.index) for point in done]
-            yield Stretch([self._trial(optimizer, point) for point in done], len(held))
-
-    def _trial(self, optimizer: str, point: Point) -> Trial:
-        feasible = self.feasible(optimizer, point.index)
-        losses = np.array([1.0 + point.index if feasible else np.inf], np.float32)
-        status = Status.FEASIBLE if feasible else Status.INFEASIBLE
-        return Trial(point, status, Curve(np.array([4]), {"train_loss": losses}))
-
-    def provenance(self) -> Mapping[str, Any]:
-        return {"device": "none"}
+    return FormulaExecutor(loss, slots=slots, **options)
 
 
 def study_of(pool: int, **changes: Any) -> lf.Study:
@@ -148,13 +113,9 @@ def everything(store: Store, study: lf.Study) -> dict[str, dict[int, Status]]:
     return {name: store.statuses(study.identity(name)) for name in study.optimizers}
 
 
-def finish(study: lf.Study, store: Store, executor: FakeExecutor) -> bool:
+def finish(study: lf.Study, store: Store, executor: FormulaExecutor) -> bool:
     """Whether all pools could be filled."""
-    try:
-        run(study, store, executor)
-    except SearchExhausted:
-        return False
-    return True
+    return run(study, store, executor) is None
 
 
 class Table(NamedTuple):
@@ -184,16 +145,16 @@ def test_neither_order_nor_interruptions_change_the_pool(
 ) -> None:
     study = study_of(pool)
     with Store.open("sqlite://") as calm, Store.open("sqlite://") as rough:
-        executor = FakeExecutor(feasible, slots=1)
+        executor = executor_of(feasible, slots=1)
         filled = finish(study, calm, executor)
 
         trained = []
         for number, stretches in enumerate(interruptions):
-            attempt = FakeExecutor(feasible, slots=slots, seed=seed + number, stretches=stretches)
+            attempt = executor_of(feasible, slots=slots, seed=seed + number, stretches=stretches)
             with contextlib.suppress(Interrupted):
                 finish(study, rough, attempt)
             trained += attempt.finished
-        last = FakeExecutor(feasible, slots=slots, seed=seed)
+        last = executor_of(feasible, slots=slots, seed=seed)
         assert finish(study, rough, last) == filled
         trained += last.finished
 
@@ -213,7 +174,7 @@ def test_neither_order_nor_interruptions_change_the_pool(
 @pytest.mark.parametrize("slots", [1, 3, 10])
 def test_nothing_superfluous_is_started(store: Store, slots: int) -> None:
     """With 2, 3 and 5 infeasible, a pool of 6 is the first 9 points, however many slots stand ready."""
-    executor = FakeExecutor(lambda _, index: index not in (2, 3, 5), slots=slots)
+    executor = executor_of(lambda _, index: index not in (2, 3, 5), slots=slots)
     run(study_of(6), store, executor)
     for name in ("one", "two"):
         assert sorted(point.index for optimizer, point in executor.started if optimizer == name) == list(range(9))
@@ -221,7 +182,7 @@ def test_nothing_superfluous_is_started(store: Store, slots: int) -> None:
 
 
 def test_points_are_the_search_s(store: Store) -> None:
-    study, executor = study_of(5), FakeExecutor(lambda *_: True)
+    study, executor = study_of(5), executor_of(lambda *_: True)
     run(study, store, executor)
     for name in study.optimizers:
         search = Search(study, name)
@@ -235,9 +196,9 @@ def test_a_larger_pool_extends_the_smaller_one(store: Store) -> None:
     def feasible(optimizer: str, index: int) -> bool:
         return index % 3 != 1
 
-    run(study_of(4), store, FakeExecutor(feasible))
+    run(study_of(4), store, executor_of(feasible))
     before = {name: store.trials(study_of(4).identity(name)) for name in ("one", "two")}
-    more = FakeExecutor(feasible)
+    more = executor_of(feasible)
     run(study_of(7), store, more)
     assert more.asked == ["one", "two"]
     for name, trials in before.items():
@@ -248,9 +209,9 @@ def test_a_larger_pool_extends_the_smaller_one(store: Store) -> None:
 
 
 def test_a_finished_study_trains_nothing(store: Store) -> None:
-    run(study_of(4), store, FakeExecutor(lambda *_: True))
+    run(study_of(4), store, executor_of(lambda *_: True))
     for pool in (4, 2):
-        again = FakeExecutor(lambda *_: True)
+        again = executor_of(lambda *_: True)
         run(study_of(pool), store, again)
         assert again.asked == []
 
@@ -263,7 +224,7 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
     class Listener:
         finished = 0
 
-        def begin(self, stored: Mapping[str, Mapping[int, Status]]) -> None:
+        def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None:
             heard.append(f"begin {stored}")
 
         def advance(self, optimizer: str, progress: Any) -> None:
@@ -274,7 +235,9 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
             heard.append(f"end {optimizer} {self.finished}")
             self.finished = 0
 
-    run(study, store, FakeExecutor(lambda *_: True, slots=2), Listener())
+        def note(self, message: str) -> None: ...
+
+    run(study, store, executor_of(lambda *_: True, slots=2), Listener())
     each = ["begin {'one': {}}", "end one 5", "begin {'two': {}}", "end two 5"]
     assert heard == ["begin {'one': {}, 'two': {}}", *each]
 
@@ -282,13 +245,12 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])
 def test_an_optimizer_without_a_feasible_trial_is_given_up(store: Store, pool: int, tried: int) -> None:
     """The others run all the same; the error names it and its space."""
-    study, executor = study_of(pool), FakeExecutor(lambda optimizer, _: optimizer == "two")
-    with pytest.raises(SearchExhausted) as error:
-        run(study, store, executor)
+    study, executor = study_of(pool), executor_of(lambda optimizer, _: optimizer == "two")
+    error = run(study, store, executor)
     found = everything(store, study)
     assert (len(found["one"]), len(found["two"])) == (tried, pool)
-    message = str(error.value)
-    assert message.startswith(f"one: 0 of {tried} trials are feasible")
+    message = str(error)
+    assert message.startswith(f"one: only 0 of {tried} trials are feasible")
     assert f"pool = {pool}" in message
     assert "learning_rate = {'log': [0.001, 0.1]}" in message
     assert "two" not in message
@@ -297,75 +259,74 @@ def test_an_optimizer_without_a_feasible_trial_is_given_up(store: Store, pool: i
 
 @pytest.mark.parametrize(("pool", "tried"), [(2, 20), (5, 50)])
 def test_an_optimizer_with_too_few_feasible_trials_is_given_up(store: Store, pool: int, tried: int) -> None:
-    study, executor = study_of(pool), FakeExecutor(lambda optimizer, index: optimizer == "two" or index == 0)
-    with pytest.raises(SearchExhausted, match=f"^one: 1 of {tried} trials are feasible, too few for pool = {pool}"):
-        run(study, store, executor)
+    study, executor = study_of(pool), executor_of(lambda optimizer, index: optimizer == "two" or index == 0)
+    assert re.search(
+        f"^one: only 1 of {tried} trials are feasible, too few for pool = {pool}", str(run(study, store, executor))
+    )
     assert {name: len(statuses) for name, statuses in everything(store, study).items()} == {"one": tried, "two": pool}
 
 
 def test_all_failures_are_told_together(store: Store) -> None:
-    with pytest.raises(SearchExhausted, match=r"^one: 0 of 20 .*; two: 0 of 20 "):
-        run(study_of(2), store, FakeExecutor(lambda *_: False))
+    assert re.search(
+        r"^one: only 0 of 20 .*; two: only 0 of 20 ", str(run(study_of(2), store, executor_of(lambda *_: False)))
+    )
 
 
 def test_an_optimizer_given_up_stays_given_up(store: Store) -> None:
     """Running again trains nothing more, and says so again."""
-    with pytest.raises(SearchExhausted) as first:
-        run(study_of(2), store, FakeExecutor(lambda *_: False))
-    again = FakeExecutor(lambda *_: False)
-    with pytest.raises(SearchExhausted) as second:
-        run(study_of(2), store, again)
-    assert str(second.value) == str(first.value)
+    first = run(study_of(2), store, executor_of(lambda *_: False))
+    again = executor_of(lambda *_: False)
+    second = run(study_of(2), store, again)
+    assert str(second) == str(first)
     assert again.started == []
 
 
 def test_an_executor_is_not_asked_where_there_is_nothing_to_hand_out(store: Store) -> None:
     """Being asked, it compiles its program."""
     for study in (study_of(2), grid_of(pool=4, size=6)):
-        with pytest.raises(SearchExhausted):
-            run(study, store, FakeExecutor(lambda *_: False))
-        again = FakeExecutor(lambda *_: False)
-        with pytest.raises(SearchExhausted):
-            run(study, store, again)
+        assert run(study, store, executor_of(lambda *_: False))
+        again = executor_of(lambda *_: False)
+        assert run(study, store, again)
         assert again.asked == []
 
 
 def test_a_grid_s_pool_is_full_once_all_its_points_are_tried(store: Store) -> None:
     """There are no others: those that diverged are part of its result."""
     study = grid_of(pool=4, size=6)
-    executor = FakeExecutor(lambda _, index: index in (0, 2, 5))
+    executor = executor_of(lambda _, index: index in (0, 2, 5))
     run(study, store, executor)
     assert sorted(executor.finished) == [("one", index) for index in range(6)]
-    found = lf.Comparison(study, store)
+    found = lf.Comparison.load(study, store)
     assert found.complete
     assert not any("larger pool" in check.remedy for check in found.health())
 
 
 def test_other_metrics_than_the_stored_trials_have_are_refused_before_training(store: Store) -> None:
     study = grid_of(pool=2, size=6)
-    run(study, store, FakeExecutor(lambda *_: True))
+    run(study, store, executor_of(lambda *_: True))
     with store._engine.begin() as connection:
         connection.exec_driver_sql("""UPDATE optimizers SET metrics = '{"other": "minimize"}'""")
-    executor = FakeExecutor(lambda *_: True)
+    executor = executor_of(lambda *_: True)
     with pytest.raises(StoreError, match="its trials have other metrics; raise the workload's version"):
         run(study.replace(pool=4), store, executor)
     assert executor.asked == []
 
 
 def test_a_grid_without_a_feasible_point_is_exhausted(store: Store) -> None:
-    with pytest.raises(SearchExhausted, match=r"^one: none of the grid's 6 points is feasible; lower its learning rat"):
-        run(grid_of(pool=4, size=6), store, FakeExecutor(lambda *_: False))
+    assert re.search(
+        r"^one: none of the grid's 6 points is feasible; lower its learning rat",
+        str(run(grid_of(pool=4, size=6), store, executor_of(lambda *_: False))),
+    )
 
 
 def test_a_grid_whose_pool_fills_leaves_the_rest(store: Store) -> None:
-    executor = FakeExecutor(lambda _, index: index != 1)
+    executor = executor_of(lambda _, index: index != 1)
     run(grid_of(pool=4, size=10), store, executor)
     assert sorted(index for _, index in executor.finished) == list(range(5))
 
 
 def test_a_grid_given_up_early_does_not_claim_to_be_exhausted(store: Store) -> None:
     """All of the first 20 points are infeasible; the grid has 80 more."""
-    with pytest.raises(SearchExhausted) as error:
-        run(grid_of(pool=2, size=100), store, FakeExecutor(lambda *_: False))
+    error = run(grid_of(pool=2, size=100), store, executor_of(lambda *_: False))
     assert len(everything(store, grid_of(2, 100))["one"]) == 20
-    assert "the grid's 20 points" not in str(error.value)
+    assert "the grid's 20 points" not in str(error)

@@ -1,0 +1,104 @@
+"""Hyperparameters: which values they can take, what is usual, and when a ladder of tuning protocols tunes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from levelfield.errors import SpaceError, UnknownName
+from levelfield.space import Axis, Value
+
+Kind = Literal["number", "integer", "switch", "text", "object"]
+_EXPECTED = {"number": "a number", "integer": "an integer", "switch": "true or false", "text": "a string"}
+
+# The groups in which a ladder of tuning protocols frees hyperparameters, one after the other; "" holds the rest.
+GROUPS = ("learning rate", "schedule", "momentum", "epsilon", "")
+
+CLOSEST_TO_1 = 1e-7  # float32, in which trials train, cannot tell a value much closer to 1 from 1
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """The values that a hyperparameter can take, and how it is usually set."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    required: bool = True
+    open: bool = False  # low itself is excluded
+    traced: bool = True  # can differ between trials; otherwise it is part of the compiled program
+    kind: Kind = "number"  # an "object" can be passed in Python but not set in a study
+    default: Any = None  # the value if it is not required and not given
+    usual: float | None = None  # the value that people use who do not tune it
+    group: str = ""  # the group of GROUPS with which a ladder tunes it
+    usual_range: tuple[float, float] | None = None  # a log range to search if a study's own range does not apply
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UnknownName.of("kind of hyperparameter", str(self.kind), get_args(Kind))
+        if self.group not in GROUPS:
+            raise UnknownName.of("group of hyperparameters", str(self.group), filter(None, GROUPS))
+
+    def allows(self, value: float) -> bool:
+        return self.low <= value <= self.high and not (self.open and value == self.low)
+
+    @property
+    def numeric(self) -> bool:
+        return self.kind in ("number", "integer")
+
+    @property
+    def interval(self) -> str:
+        return f"{'(' if self.open else '['}{self.low:g}, {self.high:g}]"
+
+
+POSITIVE = Hyperparameter(low=0.0, open=True)
+NOT_NEGATIVE = Hyperparameter(low=0.0)
+FRACTION = Hyperparameter(low=0.0, high=1.0)
+
+
+def check_hyperparameters(owner: str, hyperparameters: Any) -> None:
+    """Raise unless ``hyperparameters`` maps names to Hyperparameter records."""
+    if not isinstance(hyperparameters, Mapping):
+        raise SpaceError(
+            f"{owner}: hyperparameters = {hyperparameters!r}: expected a mapping from names to Hyperparameter"
+        )
+    for name, hyperparameter in hyperparameters.items():
+        if not isinstance(hyperparameter, Hyperparameter):
+            raise SpaceError(f"{owner}: {name} = {hyperparameter!r}: expected a Hyperparameter(low=…, high=…)")
+
+
+def check_domain(axis: Axis, hyperparameter: Hyperparameter) -> None:
+    """Raise if an axis of a search space reaches values that the hyperparameter cannot take."""
+    if hyperparameter.kind == "object":
+        raise SpaceError(f"{axis.key} cannot be set in a study: it is not a number, a switch or a string; leave it out")
+    if axis.one_minus:
+        for end in axis.dimension.ends:
+            if float(end) < CLOSEST_TO_1 * (1 - 1e-9):
+                raise SpaceError(
+                    f"{axis.key} reaches {end:g}: float32 cannot tell {axis.name} from 1 there; "
+                    f"use at least {CLOSEST_TO_1:g}"
+                )
+    if axis.divisor and (hyperparameter.low not in (0.0, -math.inf) or hyperparameter.high != math.inf):
+        raise SpaceError(
+            f"{axis.key}: a ratio cannot keep {axis.name} in {hyperparameter.interval}; search {axis.name} itself"
+        )
+    # A divisor is positive, so a ratio has the sign of its hyperparameter.
+    for end in axis.dimension.ends if axis.divisor else axis.extremes:
+        _check_value(axis, hyperparameter, end)
+    if axis.dimension.free and not hyperparameter.traced:
+        raise SpaceError(f"{axis.key} cannot be searched over: it shapes the compiled program; fix it to a value")
+
+
+def _check_value(axis: Axis, hyperparameter: Hyperparameter, value: Value) -> None:
+    if isinstance(value, bool | str):
+        if axis.dimension.free:
+            raise SpaceError(f"{axis.key}: {value!r} cannot be searched over; define one optimizer for each value")
+        fits = hyperparameter.kind == ("switch" if isinstance(value, bool) else "text")
+    else:
+        whole = hyperparameter.kind != "integer" or float(value).is_integer()
+        fits = hyperparameter.numeric and (whole or axis.divisor is not None)
+    if not fits:
+        raise SpaceError(f"{axis.key} = {value!r}: expected {_EXPECTED[hyperparameter.kind]}")
+    if not isinstance(value, bool | str) and not hyperparameter.allows(value):
+        raise SpaceError(f"{axis.key} reaches {value:g}, outside {hyperparameter.interval}")

@@ -1,0 +1,31 @@
+"""ResNet-32 for images of 32×32 pixels (He et al. 2016, with the improved block of 2016b)."""
+
+from __future__ import annotations
+
+import functools
+
+import flax.linen as nn
+import jax
+
+from levelfield.models.augmentation import pad_crop_flip, standardize
+from levelfield.models.image_classifier import Classifier
+from levelfield.models.layers import BatchNorm
+from levelfield.models.resnet import Basic, Stages, convolution
+
+_NORM = functools.partial(BatchNorm, decay=0.997)
+
+
+class Net(nn.Module):
+    """A convolution and three stages of five blocks: 466,714 parameters."""
+
+    blocks: tuple[int, ...] = (5, 5, 5)
+    features: int = 16
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        x = convolution(self.features, 3)(x)
+        return Stages(Basic, self.blocks, self.features, 10, _NORM)(x, train)
+
+
+CLASSIFIER = Classifier(Net(), (32, 32, 3), standardize, pad_crop_flip)
+init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate

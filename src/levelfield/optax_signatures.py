@@ -1,0 +1,182 @@
+"""The hyperparameters of optax's optimizers, read from optax's source.
+
+Importing optax loads JAX, which takes seconds; parsing one of its files does not. If the source is not laid out as
+expected, optax is imported and its functions are inspected instead, with the same result.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import importlib.util
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from levelfield.hyperparameters import Hyperparameter, Kind
+
+_SOURCE = "_src/alias.py"  # where optax defines its optimizers
+_NUMBERS = {"float", "ArrayLike", "Numeric", "Scalar", "ScalarOrSchedule"}  # annotations that admit a number
+_OBJECTS = {"key"}  # annotated as numbers but not hyperparameters: a key of random numbers
+_NO_LITERAL = object()  # a default that a study file could not hold, such as a dtype or a function
+
+
+class Parameter(NamedTuple):
+    """A parameter of an optimizer: the types that its annotation admits, and its default."""
+
+    types: frozenset[str]
+    required: bool
+    default: Any
+
+
+def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
+    """Return the hyperparameters of optax's optimizer, or None if optax has no such optimizer."""
+    return hyperparameters_from_source(name) or hyperparameters_from_import(name)
+
+
+def hyperparameters_from_source(name: str) -> dict[str, Hyperparameter] | None:
+    """Return the hyperparameters by parsing optax's source, or None if it has no such optimizer."""
+    return _hyperparameters(_signatures().get(name, {}))
+
+
+def hyperparameters_from_import(name: str) -> dict[str, Hyperparameter] | None:
+    """Return the hyperparameters by importing optax, or None if it has no such optimizer."""
+    return _hyperparameters(_inspected(getattr(importlib.import_module("optax"), name, None)))
+
+
+def known_optimizers() -> list[str]:
+    """Return the names of optax's public optimizers that take a learning rate. This imports optax."""
+    public = [name for name in dir(importlib.import_module("optax")) if not name.startswith(("_", "scale_by"))]
+    return [name for name in public if hyperparameters_from_import(name)]
+
+
+def _hyperparameters(parameters: Mapping[str, Parameter]) -> dict[str, Hyperparameter] | None:
+    if "learning_rate" not in parameters:
+        return None
+    return {name: _hyperparameter(name, parameter) for name, parameter in parameters.items()}
+
+
+def _hyperparameter(name: str, parameter: Parameter) -> Hyperparameter:
+    kind, default = _kind(name, parameter), parameter.default
+    return Hyperparameter(
+        required=parameter.required or name == "learning_rate",
+        # Switches and whole numbers control Python code in optax; everything else is arithmetic.
+        traced=kind == "number" and not isinstance(default, int),
+        kind=kind,
+        default=None if kind == "object" else default,
+    )
+
+
+def _kind(name: str, parameter: Parameter) -> Kind:
+    annotated, default = parameter.types, parameter.default
+    if default is _NO_LITERAL or name in _OBJECTS:
+        return "object"
+    if isinstance(default, bool) or annotated == {"bool"}:
+        return "switch"
+    if isinstance(default, float) or annotated & _NUMBERS:
+        return "number"
+    if isinstance(default, int) or "int" in annotated:
+        return "integer"
+    return "text" if isinstance(default, str) or "str" in annotated else "object"
+
+
+# From the source
+
+
+@functools.cache
+def _signatures() -> dict[str, dict[str, Parameter]]:
+    """Return the parameters of the functions in optax's source, and of the partial applications of these."""
+    spec = importlib.util.find_spec("optax")
+    if spec is None or spec.origin is None:
+        return {}
+    try:
+        tree = ast.parse((Path(spec.origin).parent / _SOURCE).read_text("utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return {}
+    signatures: dict[str, dict[str, Parameter]] = {}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name, args=ast.arguments(posonlyargs=[], vararg=None, kwarg=None) as arguments):
+                signatures[name] = _parsed(arguments)
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Call(func=ast.Attribute(attr="partial"), args=[ast.Name(id=base)], keywords=keywords),
+            ) if base in signatures:
+                bound = {keyword.arg: _literal(keyword.value) for keyword in keywords if keyword.arg}
+                signatures[name] = {
+                    parameter: about._replace(default=bound[parameter], required=False) if parameter in bound else about
+                    for parameter, about in signatures[base].items()
+                }
+    return signatures
+
+
+def _parsed(arguments: ast.arguments) -> dict[str, Parameter]:
+    required = [None] * (len(arguments.args) - len(arguments.defaults))
+    defaults = [*required, *arguments.defaults, *arguments.kw_defaults]
+    return {
+        argument.arg: Parameter(
+            frozenset(_type_names(argument.annotation)),
+            required=default is None,
+            default=None if default is None else _literal(default),
+        )
+        for argument, default in zip([*arguments.args, *arguments.kwonlyargs], defaults, strict=True)
+    }
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return _NO_LITERAL
+
+
+def _type_names(annotation: ast.expr | None) -> set[str]:
+    """Return the names of the types in an annotation, without None; unions are taken apart."""
+    match annotation:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return {name}
+        case ast.BinOp(left=left, right=right):
+            return _type_names(left) | _type_names(right)
+        case ast.Subscript(value=ast.Name(id="Optional" | "Union"), slice=ast.Tuple(elts=members)):
+            return set().union(*map(_type_names, members))
+        case ast.Subscript(value=ast.Name(id="Optional" | "Union"), slice=member):
+            return _type_names(member)
+    return set()
+
+
+# From the imported functions
+
+
+def _inspected(function: Any) -> dict[str, Parameter]:
+    if not callable(function) or inspect.isclass(function):
+        return {}
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:  # a type alias, for example
+        return {}
+    return {
+        name: Parameter(
+            frozenset(_names(parameter.annotation)),
+            required=parameter.default is parameter.empty,
+            default=None if parameter.default is parameter.empty else _plain(parameter.default),
+        )
+        for name, parameter in parameters.items()
+    }
+
+
+def _plain(default: Any) -> Any:
+    return default if default is None or isinstance(default, bool | int | float | str) else _NO_LITERAL
+
+
+def _names(annotation: Any) -> set[str]:
+    if isinstance(annotation, str):
+        return _type_names(ast.parse(annotation, mode="eval").body)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return set().union(*map(_names, typing.get_args(annotation)))
+    if annotation in (inspect.Parameter.empty, type(None)):
+        return set()
+    return {getattr(annotation, "__name__", str(annotation))}

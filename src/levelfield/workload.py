@@ -1,0 +1,104 @@
+"""The Workload record: a model, its data, a loss and metrics. Importing this module loads no JAX.
+
+Each built-in workload is declared in a file of ``levelfield.workloads``. Its functions live in ``levelfield.models``
+and are imported when they are first called, so that reading a study needs no JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from levelfield.data import Data, Tree
+from levelfield.errors import UsageError
+from levelfield.hyperparameters import Hyperparameter, check_hyperparameters
+from levelfield.trial import Direction
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What trials are trained on: pure functions over one trial, which the training loop batches over slots.
+
+    ``init(key)`` returns (params, state). ``loss(params, state, batch, key, hyperparameters)`` returns (loss, state).
+    ``evaluate(params, state, batch)`` returns {metric: one value per example}. A curve records the mean over each split
+    of the data as ``<split>_<metric>``; ``metrics`` declares all of them, each to "minimize" or "maximize".
+    """
+
+    name: str
+    summary: str
+    batch_size: int
+    eval_interval: int  # steps between evaluations, long enough to keep their cost small
+    metrics: Mapping[str, Direction]  # or the strings "minimize" and "maximize"
+    select: str  # the metric that chooses the best trial, at the last step
+    load: Callable[[], Data]
+    init: Callable[[Any], tuple[Tree, Tree]]
+    loss: Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree]]
+    evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
+    hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
+    # (key, batch size) → batch, for a workload that generates its examples instead of storing them
+    draw: Callable[[Any, int], Tree] | None = None
+    # (hyperparameters, learning rate) → an optax.GradientTransformation that is applied to the rule's updates. It gets
+    # the workload's hyperparameters that the study sets and the rule does not take; the learning rate is a number or a
+    # function of the step.
+    transform: Callable[[Mapping[str, Any], Any], Any] | None = None
+    # Whether the data are one text, read in order: the leading axis counts batches, the state carries over from one
+    # batch to the next, and ``evaluate`` gets a whole split at once.
+    sequential: bool = False
+    dataset: str | None = None  # the data set that must be downloaded first
+    slots_per_core: int = 4  # the fastest number, measured with benchmarks/throughput.py
+    slots_per_gpu: int = 256
+    version: int = 1  # raise it when a change alters what trials compute; trials of different versions are kept apart
+
+    def __post_init__(self) -> None:
+        label = f"workload {self.name!r}"
+        directions = " or ".join(repr(direction.value) for direction in Direction)
+        if not isinstance(self.metrics, Mapping):
+            raise UsageError(f"{label}: metrics = {self.metrics!r}: expected a mapping from metrics to {directions}")
+        check_hyperparameters(label, self.hyperparameters)
+        for name, hyperparameter in self.hyperparameters.items():
+            if not (hyperparameter.traced and hyperparameter.numeric):
+                raise UsageError(f"{label}: hyperparameter {name} must be numeric and traced")
+        for metric, direction in self.metrics.items():
+            if direction not in list(Direction):
+                raise UsageError(f"{label}: metric {metric} = {direction!r}: expected {directions}")
+        metrics = {metric: Direction(direction) for metric, direction in self.metrics.items()}
+        object.__setattr__(self, "metrics", metrics)
+        if "train_loss" not in metrics:
+            raise UsageError(
+                f"{label} declares no train_loss, the metric that decides whether a trial is feasible; add it"
+            )
+        if self.select not in metrics:
+            raise UsageError(f"{label}: select = {self.select!r}: expected one of its metrics: {', '.join(metrics)}")
+
+
+def imported(module: str, *functions: str) -> dict[str, Any]:
+    """Return functions of a module by name. The module is imported when one of them is first called.
+
+    >>> imported("math", "sqrt")["sqrt"](9.0)
+    3.0
+    """
+
+    def importing(function: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            return getattr(importlib.import_module(module), function)(*arguments)
+
+        return call
+
+    return {function: importing(function) for function in functions}
+
+
+def minimized(*metrics: str) -> dict[str, Direction]:
+    """Declare metrics that are to be minimized."""
+    return dict.fromkeys(metrics, Direction.MINIMIZE)
+
+
+CLASSIFICATION = minimized(
+    *(f"{split}_{metric}" for split in ("train", "valid", "test") for metric in ("loss", "error"))
+)
+
+# Regularization that a workload may offer. It is off unless the study sets it.
+L2 = {"l2": Hyperparameter(low=0.0, required=False, default=0.0)}  # λ/2 ‖w‖² added to the loss
+WEIGHT_DECAY = {"weight_decay": Hyperparameter(low=0.0, required=False, default=0.0)}  # decoupled
+LABEL_SMOOTHING = {"label_smoothing": Hyperparameter(low=0.0, high=1.0, required=False, default=0.0)}

@@ -1,0 +1,72 @@
+"""An executor that trains nothing: a formula says how each trial ends."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+import levelfield as lf
+from levelfield.trial import Curve, Point, Progress, Status, Trial
+
+NOWHERE = {"devices": 1, "device": "none", "backend": "none", "precision": "none", "versions": {"levelfield": "0"}}
+
+Loss = Callable[[str, Point], float]  # of an optimizer at a point; an infinite loss makes the trial infeasible
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, a crash or a power cut."""
+
+
+class FormulaExecutor:
+    """Trials whose last training loss is a formula. They finish in a random order and may be interrupted.
+
+    ``stretches``: raise Interrupted after so many. The first evaluations of every trial have a loss of 9.
+    """
+
+    def __init__(self, loss: Loss, *, slots: int = 1, seed: int = 0, stretches: int | None = None) -> None:
+        self.loss, self.slots, self.stretches = loss, slots, stretches
+        self.random = random.Random(seed)
+        self.asked: list[str] = []  # optimizers that it was to train
+        self.started: list[tuple[str, Point]] = []
+        self.finished: list[tuple[str, int]] = []
+        self.trained: list[tuple[str, str, int]] = []  # study, optimizer, index
+
+    def check(self, study: lf.Study) -> None: ...
+
+    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
+        self.asked.append(optimizer)
+        held: list[Point] = []
+        while True:
+            while len(held) < self.slots and (point := take()):
+                held.append(point)
+                self.started.append((optimizer, point))
+            if not held:
+                return
+            if self.stretches is not None:
+                self.stretches -= 1
+                if self.stretches < 0:
+                    raise Interrupted
+            done = self.random.sample(held, self.random.randint(self.slots == 1, len(held)))
+            held = [point for point in held if point not in done]
+            self.finished += [(optimizer, point.index) for point in done]
+            self.trained += [(study.name, optimizer, point.index) for point in done]
+            trials = [self._trial(study, optimizer, point) for point in done]
+            yield Progress(trials, len(held), trial_steps=study.steps * len(done), seconds=0.1)
+
+    def _trial(self, study: lf.Study, optimizer: str, point: Point) -> Trial:
+        loss = self.loss(optimizer, point)
+        steps = np.unique([*range(study.eval_interval, study.steps + 1, study.eval_interval), study.steps])
+        losses = np.full(len(steps), 9.0, np.float32)
+        losses[-1] = loss
+        status = Status.FEASIBLE if math.isfinite(loss) else Status.INFEASIBLE
+        return Trial(point, status, Curve(steps, {"train_loss": losses}))
+
+    def provenance(self) -> Mapping[str, Any]:
+        return NOWHERE
+
+    def gradient_scale(self, study: lf.Study) -> float:
+        return 1.0

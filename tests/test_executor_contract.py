@@ -1,0 +1,131 @@
+"""The contract of executors (levelfield.executors.base): every executor must pass it, the tests' own included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from fakes import FormulaExecutor
+
+import levelfield as lf
+from levelfield.executors import EXECUTORS, get_executor
+from levelfield.executors.base import Executor
+from levelfield.search import Search
+from levelfield.trial import Point, Status, Trial
+from levelfield.workloads import get_workload
+
+STUDY = lf.Study(
+    workload="quadratic",
+    steps=6,
+    eval_interval=4,
+    trials=2,
+    pool=5,
+    optimizers={
+        # Most learning rates from 20 on diverge within six steps.
+        "sgd": {"learning_rate": {"log": [1e-2, 1e30]}},
+        "momentum": {"learning_rate": {"log": [1e-3, 1e-1]}, "momentum": 0.9},
+    },
+)
+
+
+def fake(slots: int) -> Executor:
+    """Diverges above a learning rate of 1e10."""
+    return FormulaExecutor(
+        lambda _, point: float("inf") if float(point.hyperparameters["learning_rate"]) > 1e10 else 1.0, slots=slots
+    )
+
+
+FACTORIES: dict[str, Callable[[int], Executor]] = {
+    name: lambda slots, name=name: get_executor(name, slots) for name in EXECUTORS
+}
+FACTORIES["fake"] = fake
+
+
+@pytest.fixture(params=FACTORIES)
+def factory(request) -> Callable[[int], Executor]:
+    return FACTORIES[request.param]
+
+
+def points(count: int, optimizer: str) -> list[Point]:
+    search = Search(STUDY, optimizer)
+    return [search.point(index) for index in range(count)]
+
+
+def train(executor: Executor, optimizer: str, handed_out: list[Point]) -> list[Trial]:
+    waiting = iter(handed_out)
+    progress = executor.train(STUDY, optimizer, lambda: next(waiting, None))
+    return [trial for stretch in progress for trial in stretch.finished]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_every_point_is_reported_exactly_once_with_itself(factory, slots):
+    handed_out = points(5, "sgd")
+    trials = train(factory(slots), "sgd", handed_out)
+    assert sorted((trial.point for trial in trials), key=lambda point: point.index) == handed_out
+
+
+def test_curves_have_every_metric_and_end_where_they_should(factory):
+    trials = train(factory(2), "sgd", points(8, "sgd"))
+    assert {trial.status for trial in trials} == {Status.FEASIBLE, Status.INFEASIBLE}  # the test sees both
+    for trial in trials:
+        assert trial.curve.values.keys() == get_workload(STUDY.workload).metrics.keys()
+        steps, losses = trial.curve.steps.tolist(), trial.curve.values["train_loss"]
+        assert len(losses) == len(steps)
+        assert steps == [4, 6][: len(steps)]  # every interval, and the last step
+        if trial.feasible:
+            assert steps[-1] == STUDY.steps
+            assert np.isfinite(losses).all()
+        else:
+            assert np.isfinite(losses[:-1]).all()
+            assert not np.isfinite(losses[-1])
+
+
+def test_a_trial_depends_on_neither_its_neighbors_nor_their_order(factory):
+    handed_out = points(4, "momentum")
+    alone = {point.index: train(factory(1), "momentum", [point])[0] for point in handed_out}
+    for slots, order in ((4, handed_out), (2, handed_out[::-1])):
+        for trial in train(factory(slots), "momentum", order):
+            np.testing.assert_allclose(
+                trial.curve.values["train_loss"], alone[trial.point.index].curve.values["train_loss"], rtol=1e-5
+            )
+
+
+def test_a_point_may_come_after_there_was_none(factory):
+    """A trial that ends infeasible makes the pool need one more point."""
+    first, second = points(2, "momentum")
+    reported: list[Trial] = []
+
+    def take() -> Point | None:
+        if not started:
+            started.append(first)
+            return first
+        if reported and len(started) == 1:
+            started.append(second)
+            return second
+        return None
+
+    started: list[Point] = []
+    for progress in factory(2).train(STUDY, "momentum", take):
+        reported += progress.finished
+    assert [trial.point for trial in reported] == [first, second]
+
+
+def test_training_can_be_closed_at_any_time(factory):
+    waiting = iter(points(5, "momentum"))
+    progress: Iterator = factory(1).train(STUDY, "momentum", lambda: next(waiting, None))
+    next(progress)
+    progress.close()
+
+
+def test_nothing_is_trained_where_nothing_is_handed_out(factory):
+    assert train(factory(2), "sgd", []) == []
+
+
+def test_it_checks_a_study_and_says_where_it_trains(factory):
+    executor = factory(1)
+    executor.check(STUDY)
+    provenance = executor.provenance()
+    assert {"versions", "device", "devices", "backend", "precision"} <= provenance.keys()
+    scale = executor.gradient_scale(STUDY)
+    assert scale is None or scale > 0
