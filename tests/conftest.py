@@ -1,32 +1,39 @@
-"""What all tests share: JAX with one device a core, and a compilation cache that outlives the run."""
+"""Shared fixtures, JAX with one device per core and a persistent compilation cache, and which skips CI accepts."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from dataset_files import Toy
 from fakes import NOWHERE
+from helpers import REPOSITORY
 from hypothesis import settings
+from skip_policy import SkipPolicy
 
 if TYPE_CHECKING:
-    from levelfield import Comparison, Study
+    from levelfield import Comparison, Store, Study
 
-# A busy machine is no failure. Draws are the same every time, so that a change fails for what it changed; fresh ones
-# are `make test-properties`.
+# A busy machine must not fail a test. Examples are the same in every run, so that a failure comes from a change;
+# `make test-properties` draws new ones.
 settings.register_profile("levelfield", deadline=None, derandomize=True)
 settings.register_profile("fresh", deadline=None)
 settings.load_profile("levelfield")
 
-REPOSITORY = Path(__file__).parent.parent
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI"):
+        config.pluginmanager.register(SkipPolicy(config))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _jax() -> None:
-    """Compiling is most of a short test: a second run reads what the first compiled."""
+    """Keep compiled programs: most of a short test is compilation."""
     import jax
 
     from levelfield.training.program import use_every_core
@@ -38,21 +45,29 @@ def _jax() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _registries(monkeypatch) -> Iterator[None]:
-    """What a test registers, and which code files it has run, is forgotten afterwards."""
+def _registries() -> Iterator[None]:
+    """Forget after each test what it has registered and which code files it has run."""
     from levelfield import registry, user_code
 
-    for name in ("_run", "_folders"):
-        monkeypatch.setattr(user_code, name, getattr(user_code, name).copy())
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    with registry.preserved():
+    with registry.preserved(), user_code.preserved():
         yield
 
 
 @pytest.fixture
-def command(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
-    """Run a command; returns its exit code, stdout and stderr."""
+def store() -> Iterator[Store]:
+    """An empty store in memory."""
+    import levelfield as lf
+
+    with lf.Store.open("sqlite://") as opened:
+        yield opened
+
+
+@pytest.fixture
+def command(monkeypatch, capfd, tmp_path) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in an empty folder (``tmp_path``) and return its exit code, stdout and stderr."""
     from levelfield.cli import main
+
+    monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["levelfield", *arguments])
@@ -69,10 +84,10 @@ Curves = Mapping[str, Sequence[float]]  # metric → values
 
 @pytest.fixture(scope="session")
 def made() -> Callable[..., Comparison]:
-    """The comparison of trials that nobody trained: optimizer → curves of its trials, and which are infeasible.
+    """Return the comparison of invented trials.
 
-    A curve has a value for each evaluation; a shorter one broke off. ``without`` names metrics that an optimizer's
-    trials do not have.
+    ``pools``: optimizer → curves of its trials, with a value for each evaluation; a shorter curve ends early.
+    ``infeasible``: optimizer → indices. ``without``: optimizer → metrics that its trials do not have.
     """
     import levelfield as lf
     from levelfield.search import Search
@@ -89,7 +104,8 @@ def made() -> Callable[..., Comparison]:
         known = get_workload(study.workload).metrics
         with lf.Store.open(store) as opened:
             for name, pool in pools.items():
-                metrics = {key: way for key, way in known.items() if key not in (without or {}).get(name, ())}
+                left_out = (without or {}).get(name, ())
+                metrics = {metric: direction for metric, direction in known.items() if metric not in left_out}
                 broken, search, trials = (infeasible or {}).get(name, ()), Search(study, name), []
                 for index, curves in enumerate(pool):
                     values = {metric: np.asarray(curves[metric], np.float32) for metric in metrics}
@@ -100,3 +116,32 @@ def made() -> Callable[..., Comparison]:
             return lf.Comparison.load(study, opened)
 
     return make
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for data sets."""
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An empty folder for a publisher's files."""
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def toy(cache_folder: Path, tmp_path: Path) -> Toy:
+    """A registered data set of made-up numbers."""
+    import levelfield as lf
+
+    toy = Toy()
+    lf.register_dataset("toy", lf.Dataset("", toy.write, installed=(tmp_path,)))
+    return toy
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="PyTorch is not installed; models are checked against it")

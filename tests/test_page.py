@@ -12,13 +12,13 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
+from levelfield.words import show_hyperparameters, show_metric
 
 import levelfield as lf
 from levelfield import workloads
 from levelfield.report import charts as drawn_charts
 from levelfield.report import figures
 from levelfield.trial import Direction
-from levelfield.words import show_hyperparameters, show_metric
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 

@@ -19,12 +19,12 @@ import pytest
 import vl_convert
 from hypothesis import given
 from hypothesis import strategies as st
+from levelfield.report.data import packed, script_json
 
 import levelfield as lf
 from levelfield import workloads
 from levelfield.analysis.outcomes import Target
 from levelfield.analysis.protocols import by_protocol, flips
-from levelfield.report.data import packed, script_json
 from levelfield.report.figures import Figure, figures
 from levelfield.report.page import render
 from levelfield.report.tables import latex, latex_tables, space_rows

@@ -1,1 +1,1 @@
-"""Analysis of finished trials: numpy and scipy only, no training."""
+"""Analysis of finished trials: statistics only, no training."""

@@ -1,7 +1,7 @@
 """Where the good trials lie in each range of a search space, and which range they call for.
 
-The paper's authors looked at such plots by eye, and widened what had its best trials at a border. Here it is a
-rule, so that it can be checked and repeated.
+The paper's authors looked at plots and widened a range if its best trials were at a border. Here this is a rule, so
+it can be tested and repeated.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_number, format_range
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
+from levelfield.rounding import half_decade
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
 
-BORDER = 0.1  # of a range: closer to its end is at the border
-LIKELY = 0.5  # probability of the best of K at a border from which on the range is to be widened
-NARROW = 0.25  # of a range: good trials that span less call for a narrower one
-FEWEST = 5  # trials to judge by
-_GOOD = 0.2  # of a pool, the best: the good trials; at least FEWEST
-_MATTERS = 0.1  # p-value below which a hyperparameter is seen to matter
-_CLEAR = 0.005  # p-value below which the better half of the trials clearly gets better along an axis
-_LEARNED = 0.05  # of the training loss: a fall between first and last evaluation that shows that something is learned
-_LEANING = 0.2  # of a range: good trials closer to a border than this on average lean to it
-_DECADES = (1.0, 2.0)  # how far a log range is widened: by its own width, within these
-_THREE = math.log10(3)
+# scipy.stats takes a second to import. The functions that need it import it themselves, because `status` and `plan`
+# import this module without calling them.
+
+BORDER = 0.1  # share of a range: closer to an end is at the border
+LIKELY = 0.5  # P(the best of K is at a border) from which on the range is widened
+NARROW = 0.25  # share of a range: if the good trials span less, it is too wide
+FEWEST = 5  # trials needed to judge a range
+_GOOD = 0.2  # share of the pool: its best trials are the good ones, at least FEWEST
+_MATTERS = 0.1  # p-value below which a hyperparameter has a visible effect
+_CLEAR = 0.005  # p-value below which the better half of the trials clearly improves along an axis
+_LEARNED = 0.05  # relative decrease of the training loss that shows that something was learned
+_LEANING = 0.2  # share of a range: good trials closer to a border on average lean toward it
+_DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
+_TINY = 1e-30  # stands for "above 0"
 
 
 class Place(StrEnum):
@@ -49,16 +52,16 @@ class Place(StrEnum):
 
 @dataclass(frozen=True)
 class Boundary:
-    """What the trials say of one axis of an optimizer's space."""
+    """What the trials say about one axis of an optimizer's space."""
 
     optimizer: str
     axis: Axis
     place: Place
     lower: float = math.nan  # P(the best of K lies within a tenth of the lower border)
     upper: float = math.nan
-    good: tuple[Value, ...] = ()  # the good trials' lowest and highest value; of choices, the likeliest
-    proposal: Dimension | None = None  # a better range, if this one is none
-    by_loss: bool = False  # nothing was learned: the fall of the training loss stands for the selection metric
+    good: tuple[Value, ...] = ()  # lowest and highest value of the good trials; for choices, the likeliest value
+    proposal: Dimension | None = None  # a better range; None if this one can stay
+    by_loss: bool = False  # nothing was learned, so trials are ranked by how much their training loss fell
 
     @property
     def settled(self) -> bool:
@@ -80,27 +83,46 @@ class Boundary:
 
     @property
     def _change(self) -> str:
-        """Whether the proposal has all of the range, or leaves some of it behind."""
+        """What the proposal does to the range: widen it if it keeps all of it, move it otherwise."""
         old, new = self.axis.dimension.ends, self.proposal.ends if self.proposal else ()
         if isinstance(self.proposal, Choice):
-            return "widen" if set(old) <= set(new) else "move"
-        return "widen" if float(new[0]) <= float(old[0]) and float(old[-1]) <= float(new[-1]) else "move"
+            return "Widen" if set(old) <= set(new) else "Move"
+        return "Widen" if float(new[0]) <= float(old[0]) and float(old[-1]) <= float(new[-1]) else "Move"
 
     def __str__(self) -> str:
-        said = f"{self.optimizer}: {self.axis.key} {self.place}"
-        if self.place in (Place.LOWER, Place.UPPER):
-            chance = self.lower if self.place is Place.LOWER else self.upper
-            leaning = "" if chance >= LIKELY else ", and good trials lean to it"
-            by = ", by the fall of the training loss" if self.by_loss else ""
-            said += f" of {format_range(self.axis.dimension)} ({chance:.0%} of the best of K{by}{leaning})"
-            if not self.proposal:
-                return f"{said}, its legal limit"
-            return f"{said}: {self._change} to {format_range(self.proposal)}"
-        if self.proposal:
-            low, high = self.good
-            said += f" (the good trials lie in {format_number(low)} … {format_number(high)})"
-            return f"{said}: narrow to {format_range(self.proposal)}"
-        return said
+        return f"{self.optimizer}: {self.axis.key}: {self._verdict}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    @property
+    def _verdict(self) -> str:
+        shown = format_range(self.axis.dimension)
+        match self.place:
+            case Place.FIXED:
+                return f"fixed at {shown}."
+            case Place.UNKNOWN:
+                return "unknown; there are too few trials."
+            case Place.FLAT:
+                return "flat; the trials show no effect."
+            case Place.INSIDE:
+                if isinstance(self.axis.dimension, Choice):
+                    return f"{format_number(self.good[0])} is the best of {shown}."
+                return f"the good trials lie inside {shown}."
+            case Place.WIDE:
+                low, high = self.good
+                verdict = f"range too wide; the good trials lie in {format_number(low)} … {format_number(high)}."
+                return f"{verdict} Narrow it to {format_range(self.proposal)}." if self.proposal else verdict
+        chance = self.lower if self.place is Place.LOWER else self.upper
+        evidence = f"the best of K is there in {chance:.0%} of repetitions"
+        if self.by_loss:
+            evidence += ", judged by the training loss"
+        if chance < LIKELY:
+            evidence += ", and the good trials lean toward it"
+        verdict = f"good trials {self.place} of {shown} ({evidence})."
+        if not self.proposal:
+            return f"{verdict} It cannot be widened: the border is a legal limit."
+        return f"{verdict} {self._change} it to {format_range(self.proposal)}."
 
 
 def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
@@ -114,50 +136,55 @@ def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
 
 def judge_axes(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperparameter], k: int) -> list[Boundary]:
     """Judge the axes of a space by the trials of a pool."""
-    nothing = _learned_nothing(outcome, [one for one in axes if one.dimension.free])
-    ranked = _progress(outcome) if nothing else outcome.ranked()
+    by_loss = _learned_nothing(outcome, [axis for axis in axes if axis.dimension.free])
+    ranked = _progress(outcome) if by_loss else outcome.ranked()
     known = np.isfinite(ranked)
     trials = [trial for trial, finite in zip(outcome.pool, known, strict=True) if finite]
     values = ranked[known]
     chances, order = weights(values, k), np.argsort(values, kind="stable")
     good = order[: max(FEWEST, round(_GOOD * len(order)))]
-    coordinates = {one.key: [one.coordinate(trial.point.hyperparameters) for trial in trials] for one in axes}
+    coordinates = {axis.key: [axis.coordinate(trial.point.hyperparameters) for trial in trials] for axis in axes}
     units = {
-        one.key: np.array([one.dimension.unit(at) for at in coordinates[one.key]]) for one in axes if one.dimension.free
+        axis.key: np.array([axis.dimension.unit(coordinate) for coordinate in coordinates[axis.key]])
+        for axis in axes
+        if axis.dimension.free
     }
-    # Close to good trials, the worse ones may point back; but a fit needs some.
-    enough = len(order) if nothing else max(len(order) // 2, 3 * (len(units) + 1))
-    slopes = _slopes(units, values, order[:enough])
-    divisors = {one.divisor for one in axes}
-    found = []
-    for one, about in zip(axes, domains, strict=True):
-        if one.name in divisors:  # a ratio needs it above 0
-            about = replace(about, low=max(about.low, 0.0), open=True)
-        if not one.dimension.free:
-            found.append(Boundary(outcome.name, one, Place.FIXED))
+    # The worse trials may point away from the optimum, so only the better half is fitted; but a fit needs enough.
+    fitted = len(order) if by_loss else max(len(order) // 2, 3 * (len(units) + 1))
+    slopes = _slopes(units, values, order[:fitted])
+    divisors = {axis.divisor for axis in axes}
+    verdicts = []
+    for axis, domain in zip(axes, domains, strict=True):
+        if axis.name in divisors:  # a ratio needs it to be above 0
+            domain = replace(domain, low=max(domain.low, 0.0), open=True)
+        if not axis.dimension.free:
+            verdicts.append(Boundary(outcome.name, axis, Place.FIXED))
         elif len(trials) < FEWEST:
-            found.append(Boundary(outcome.name, one, Place.UNKNOWN))
-        elif isinstance(one.dimension, Choice) or 0.5 / one.dimension.size >= BORDER:  # few integers
-            found.append(_of_choice(outcome.name, one, coordinates[one.key], chances, good, about))
+            verdicts.append(Boundary(outcome.name, axis, Place.UNKNOWN))
+        elif isinstance(axis.dimension, Choice) or 0.5 / axis.dimension.size >= BORDER:  # few integers
+            verdicts.append(_judge_choice(outcome.name, axis, coordinates[axis.key], chances, good, domain))
         else:
-            unit = units[one.key]
+            unit = units[axis.key]
             lower, upper = float(chances[unit < BORDER].sum()), float(chances[unit > 1 - BORDER].sum())
-            place = _place(unit, values, good, lower, upper, slopes.get(one.key, 0))
-            ends = tuple(one.dimension.value(min(max(float(end(unit[good])), 0.0), 1.0)) for end in (np.min, np.max))
-            proposal = _proposal(one, about, place, ends)
-            found.append(Boundary(outcome.name, one, place, lower, upper, ends, proposal))
-    return [replace(each, by_loss=nothing) for each in found]
+            place = _place(unit, values, good, lower, upper, slopes.get(axis.key, 0))
+            ends = tuple(axis.dimension.value(min(max(float(end(unit[good])), 0.0), 1.0)) for end in (np.min, np.max))
+            proposal = _proposal(axis, domain, place, ends)
+            verdicts.append(Boundary(outcome.name, axis, place, lower, upper, ends, proposal))
+    return [replace(verdict, by_loss=by_loss) for verdict in verdicts]
 
 
 def _place(unit: np.ndarray, values: np.ndarray, good: np.ndarray, lower: float, upper: float, slope: int) -> Place:
-    """``slope``: 1 if among the better half of the trials lower is clearly better, −1 if higher is."""
-    for place, chance, beyond, towards in (
+    """Return where the good trials lie in a range.
+
+    ``slope`` is 1 if lower is clearly better among the better half of the trials, −1 if higher is, 0 otherwise.
+    """
+    for place, chance, distance, improves in (
         (Place.LOWER, lower, unit[good], slope > 0),
         (Place.UPPER, upper, 1 - unit[good], slope < 0),
     ):
-        middle, mean = np.median(beyond), beyond.mean()
-        leaning = mean < _LEANING or (towards and middle < 0.5)
-        if (chance >= LIKELY and middle < NARROW) or (chance > BORDER and leaning):
+        median, mean = np.median(distance), distance.mean()
+        leaning = mean < _LEANING or (improves and median < 0.5)
+        if (chance >= LIKELY and median < NARROW) or (chance > BORDER and leaning):
             return place
     if np.ptp(unit[good]) < NARROW:
         return Place.WIDE
@@ -165,11 +192,13 @@ def _place(unit: np.ndarray, values: np.ndarray, good: np.ndarray, lower: float,
 
 
 def _slopes(units: dict[str, np.ndarray], values: np.ndarray, better: np.ndarray) -> dict[str, int]:
-    """Along which axes the better half of the trials still gets better: a linear fit to all of them together.
+    """Return the axes along which the better half of the trials still improves, from one linear fit over all axes.
 
-    Hyperparameters make up for each other (a low rate for a high momentum), so that the best trials need not lie at
-    a border for it to hold them back; together, the axes tell.
+    Hyperparameters compensate for each other (a low rate for a high momentum), so a border can hold the search back
+    although the best trials do not lie at it. All axes together show it.
     """
+    from scipy import stats
+
     matrix = np.stack([np.ones(len(better)), *(unit[better] for unit in units.values())], axis=1)
     freedom = len(better) - matrix.shape[1]
     if freedom < 3 or not np.isfinite(matrix).all():
@@ -178,16 +207,18 @@ def _slopes(units: dict[str, np.ndarray], values: np.ndarray, better: np.ndarray
     slopes = np.linalg.lstsq(matrix, ranks)[0]
     variance = np.square(ranks - matrix @ slopes).sum() / freedom
     errors = np.sqrt(np.maximum(np.diag(np.linalg.pinv(matrix.T @ matrix)) * variance, 1e-30))
-    p = 2 * stats.t.sf(np.abs(slopes / errors), freedom)[1:]
-    return {key: int(np.sign(slope)) for key, slope, each in zip(units, slopes[1:], p, strict=True) if each < _CLEAR}
+    p_values = 2 * stats.t.sf(np.abs(slopes / errors), freedom)[1:]
+    return {key: int(np.sign(slope)) for key, slope, p in zip(units, slopes[1:], p_values, strict=True) if p < _CLEAR}
 
 
 def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
-    """Whether even the best trial's training loss hardly falls: then the selection metric is noise.
+    """Return whether even the best trial's training loss hardly falls, so that the selection metric is noise.
 
-    Unless it had fallen before the first evaluation: then other hyperparameters end at other losses, and it is not
-    those which still fall most that end lowest.
+    This excludes a loss that fell before the first evaluation: then trials with different hyperparameters end at
+    different losses, and those that still fall the most are not those that end lowest.
     """
+    from scipy import stats
+
     best = outcome.best_trial
     losses = outcome.curve(best).values.get("train_loss") if best else None
     if losses is None or len(losses) < 2 or not np.isfinite(losses).all():
@@ -199,66 +230,69 @@ def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
     if np.ptp(last[known]) < _LEARNED * abs(np.median(last[known])):
         return True
     points = [trial.point.hyperparameters for trial in outcome.pool]
-    units = (np.array([one.dimension.unit(one.coordinate(point)) for point in points]) for one in axes)
+    units = (np.array([axis.dimension.unit(axis.coordinate(point)) for point in points]) for axis in axes)
     if all(_effect(unit[known], last[known]) >= _CLEAR for unit in units if np.isfinite(unit).all()):
         return True
-    ahead = stats.spearmanr(_progress(outcome)[known], last[known])
-    return bool(ahead.statistic > 0 and ahead.pvalue < _CLEAR)
+    correlation = stats.spearmanr(_progress(outcome)[known], last[known])
+    return bool(correlation.statistic > 0 and correlation.pvalue < _CLEAR)
 
 
 def _progress(outcome: Outcome) -> np.ndarray:
-    """By which share each trial's training loss changes from its first to its last evaluation; lower is better."""
-    found = []
+    """Return the relative change of each trial's training loss from first to last evaluation; lower is better."""
+    changes = []
     for trial in outcome.pool:
         first, last = (float(outcome.curve(trial).values["train_loss"][end]) for end in (0, -1))
-        found.append((last - first) / (abs(first) or 1.0))  # seeds may start from unlike losses
-    return np.array(found)
+        changes.append((last - first) / (abs(first) or 1.0))  # relative, because seeds may start at different losses
+    return np.array(changes)
 
 
 def _effect(unit: np.ndarray, values: np.ndarray) -> float:
-    """The p-value of a parabola through the values' ranks against a constant: an F-test."""
+    """Return the p-value of an F-test of a parabola through the ranks of the values against a constant."""
+    from scipy import stats
+
     n = len(unit)
     if n < 4:
         return 1.0
     ranks = stats.rankdata(values)
     design = np.stack([np.ones(n), unit, unit**2], axis=1)
-    left = ranks - design @ np.linalg.lstsq(design, ranks)[0]
-    whole, rest = float(np.square(ranks - ranks.mean()).sum()), float(np.square(left).sum())
-    if not whole:
+    residuals = ranks - design @ np.linalg.lstsq(design, ranks)[0]
+    total, rest = float(np.square(ranks - ranks.mean()).sum()), float(np.square(residuals).sum())
+    if not total:
         return 1.0
-    return float(stats.f.sf((whole - rest) / 2 / max(rest / (n - 3), 1e-12), 2, n - 3))
+    return float(stats.f.sf((total - rest) / 2 / max(rest / (n - 3), 1e-12), 2, n - 3))
 
 
-def _of_choice(
-    name: str, axis: Axis, coordinates: Sequence[Value], chances: np.ndarray, good: np.ndarray, about: Hyperparameter
+def _judge_choice(
+    name: str, axis: Axis, coordinates: Sequence[Value], chances: np.ndarray, good: np.ndarray, domain: Hyperparameter
 ) -> Boundary:
-    """A choice's first or last value may win; nothing lies between them."""
+    """Judge an axis with few values by the value that wins, and by whether it is the first or the last."""
+    from scipy import stats
+
     values: Sequence[Value] = axis.dimension.ends
     if isinstance(axis.dimension, Integer):
         values = range(axis.dimension.low, axis.dimension.high + 1)
     share = {value: sum(p for p, at in zip(chances, coordinates, strict=True) if at == value) for value in values}
     winner = max(values, key=lambda value: share[value])
-    # How likely so many of the good trials would have it by chance.
-    had, among = sum(at == winner for at in coordinates), sum(coordinates[i] == winner for i in good)
-    p = stats.hypergeom.sf(among - 1, len(coordinates), had, len(good))
-    won = share[winner] >= LIKELY and p < _MATTERS / len(values)
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    if not won:
+    # P(at least as many of the good trials have the winning value by chance)
+    overall, among_good = sum(at == winner for at in coordinates), sum(coordinates[i] == winner for i in good)
+    p = stats.hypergeom.sf(among_good - 1, len(coordinates), overall, len(good))
+    if not (share[winner] >= LIKELY and p < _MATTERS / len(values)):
         return Boundary(name, axis, Place.FLAT, good=(winner,))
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     place = Place.INSIDE
     if len(numbers) == len(values) > 1 and winner in (min(numbers), max(numbers)):
         place = Place.LOWER if winner == min(numbers) else Place.UPPER
     lower, upper = (float(share[end(numbers)]) if numbers else math.nan for end in (min, max))
-    return Boundary(name, axis, place, lower, upper, (winner,), _proposal(axis, about, place, (winner, winner)))
+    return Boundary(name, axis, place, lower, upper, (winner,), _proposal(axis, domain, place, (winner, winner)))
 
 
-def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Value]) -> Dimension | None:
-    """A range that the good trials call for, within what the hyperparameter may be; None if this one can stay."""
+def _proposal(axis: Axis, domain: Hyperparameter, place: Place, good: Sequence[Value]) -> Dimension | None:
+    """Return the range that the good trials call for, within the hyperparameter's domain; None if this one can stay."""
     if place not in (Place.LOWER, Place.UPPER, Place.WIDE):
         return None
     old = axis.dimension
     if isinstance(old, Choice):
-        return _longer(axis, about, place)
+        return _longer_choice(axis, domain, place)
     first, last = (float(end) for end in old.ends)
     low, high = (float(end) for end in good)
     log = isinstance(old, Log)
@@ -269,16 +303,14 @@ def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Va
     margin = max(0.5, (high - low) / 2) if log else max(0.1 * width, (high - low) / 2)
     new_low = first - step if place is Place.LOWER else max(first, low - margin)
     new_high = last + step if place is Place.UPPER else min(last, high + margin)
-    found = _rounded(old, new_low, new_high, log)
-    lowest, highest = _limits(axis, about)
-    # An end that stays is not rounded: inwards, that could cut off good trials; outwards, it would be widened.
-    found = (
-        float(old.ends[0]) if new_low == first else found[0],
-        float(old.ends[-1]) if new_high == last else found[1],
-    )
+    rounded_low, rounded_high = _rounded(old, new_low, new_high, log)
+    # An end that stays is not rounded: inward, that could cut off good trials; outward, it would widen the range.
+    rounded_low = float(old.ends[0]) if new_low == first else rounded_low
+    rounded_high = float(old.ends[-1]) if new_high == last else rounded_high
+    lowest, highest = _limits(axis, domain)
     lowest = lowest if place is Place.LOWER else max(lowest, float(old.ends[0]))
     highest = highest if place is Place.UPPER else min(highest, float(old.ends[-1]))
-    ends = max(found[0], lowest), min(found[1], highest)
+    ends = max(rounded_low, lowest), min(rounded_high, highest)
     if isinstance(old, Integer):
         ends = math.ceil(ends[0]), math.floor(ends[1])
     if not ends[0] < ends[1] < math.inf:
@@ -289,10 +321,10 @@ def _proposal(axis: Axis, about: Hyperparameter, place: Place, good: Sequence[Va
 
 
 def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
-    """Outwards to half-decades, to whole numbers, or to two digits of the old range's width."""
+    """Round outward: to half-decades, to integers, or to two digits of the old range's width."""
     if log:
-        # A little beyond a round number is that number.
-        return _half_decade(low + 0.05, up=False), _half_decade(high - 0.05, up=True)
+        # A little beyond a round number counts as that number.
+        return half_decade(low + 0.05, up=False), half_decade(high - 0.05, up=True)
     if isinstance(old, Integer):
         return math.floor(low), math.ceil(high)
     first, last = (float(end) for end in old.ends)
@@ -300,39 +332,25 @@ def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float,
     return round(math.floor(low / unit + 1e-9) * unit, 12), round(math.ceil(high / unit - 1e-9) * unit, 12)
 
 
-def _half_decade(exponent: float, up: bool) -> float:
-    """The next 1 or 3 × 10ⁿ.
-
-    >>> _half_decade(-3.0, up=True), _half_decade(-3.4, up=False), _half_decade(-3.4, up=True)
-    (0.001, 0.0003, 0.001)
-    """
-    whole = math.floor(exponent + 1e-9)
-    below = 3 if exponent - whole > _THREE - 1e-9 else 1
-    if not up or abs(exponent - whole - math.log10(below)) < 1e-9:
-        return float(f"{below}e{whole}")
-    return float(f"3e{whole}" if below == 1 else f"1e{whole + 1}")
-
-
-def _limits(axis: Axis, about: Hyperparameter) -> tuple[float, float]:
-    """Between which values the axis's coordinate must stay."""
-    tiny = 1e-30
+def _limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:
+    """Return the values between which the axis's coordinate must stay."""
     if axis.one_minus:
-        return max(CLOSEST_TO_1, 1 - about.high), min(1.0, 1 - about.low)
+        return max(CLOSEST_TO_1, 1 - domain.high), min(1.0, 1 - domain.low)
     if axis.divisor:
-        return tiny, math.inf
-    positive = isinstance(axis.dimension, Log) or (about.open and about.low >= 0)
-    return max(about.low, tiny) if positive else about.low, about.high
+        return _TINY, math.inf
+    positive = isinstance(axis.dimension, Log) or (domain.open and domain.low >= 0)
+    return max(domain.low, _TINY) if positive else domain.low, domain.high
 
 
-def _longer(axis: Axis, about: Hyperparameter, place: Place) -> Dimension | None:
-    """A choice with one value more beyond the end that wins, as far from it as its neighbour."""
+def _longer_choice(axis: Axis, domain: Hyperparameter, place: Place) -> Dimension | None:
+    """Return the choice with one more value beyond the winning end, as far from it as its neighbor."""
     values = sorted(float(value) for value in axis.dimension.ends)
     if place is Place.WIDE or len(values) < 2:
         return None
-    end, neighbour = (values[0], values[1]) if place is Place.LOWER else (values[-1], values[-2])
-    beyond = end * end / neighbour if min(values) > 0 else 2 * end - neighbour
+    end, neighbor = (values[0], values[1]) if place is Place.LOWER else (values[-1], values[-2])
+    beyond = end * end / neighbor if min(values) > 0 else 2 * end - neighbor
     beyond = float(f"{beyond:.3g}")
-    lowest, highest = _limits(axis, about)
+    lowest, highest = _limits(axis, domain)
     if not lowest <= beyond <= highest:
         return None
     old = axis.dimension.ends

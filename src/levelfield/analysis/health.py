@@ -1,4 +1,4 @@
-"""Whether a search can be trusted: checks of an optimizer's pool, each with its number, threshold and remedy."""
+"""Checks of an optimizer's search, each with its number, threshold and remedy: can the search be trusted?"""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_number
 from levelfield.space import Axis
-from levelfield.trial import Direction, Trial
+from levelfield.trial import Trial
 
-_INFEASIBLE = 0.5  # share of the trials
-_GOOD_TRIALS = 5  # that compete for the best of K
-_FALLING = 0.05  # of what N trials gain over one: if the second half of them brings more, more would help
-_LATE = 0.05  # of a curve's fall: in its last tenth
-_EARLY = 0.1  # of the steps
+MOST_INFEASIBLE = 0.5  # share of the trials
+STILL_IMPROVING = 0.05  # share of the pool's total improvement: if its second half brings more, more trials would help
+_FEWEST_GOOD = 5  # trials that compete for the best of K
+_LATE = 0.05  # share of a curve's improvement in its last tenth
+_EARLY = 0.1  # share of the steps
+_APART = 0.75  # P(an infeasible trial lies beyond a feasible one) above which an axis separates them
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question about a search, and the answer."""
+    """A question about a search and its answer."""
 
     optimizer: str
     question: str
@@ -39,15 +40,18 @@ class Check:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.optimizer}: {self.finding}" + ("" if self.healthy else f": {self.remedy}")
+        return f"{self.optimizer}: {self.finding}." + ("" if self.healthy else f" {self.remedy}.")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 def health(results: Results, k: int | None = None) -> list[Check]:
-    """Check every optimizer's search."""
+    """Check the search of every optimizer."""
     study = results.study
     answers: list[Check] = []
     for name, outcome in results.outcomes.items():
-        more = "give the grid more points" if results.count(name).exhausted else "run a larger pool"
+        more = "Give the grid more points" if results.count(name).exhausted else "Run a larger pool"
         axes, trials = study.optimizer(name).space.free, results.trials[name]
         answers += checks(outcome, trials, axes, results.k(k), results.reruns.get(name), more)
     return answers
@@ -59,93 +63,98 @@ def checks(
     axes: Sequence[Axis],
     k: int,
     reruns: Outcome | None = None,
-    more: str = "run a larger pool",
+    more: str = "Run a larger pool",
 ) -> Iterator[Check]:
-    """The checks that there are trials for. ``trials`` are all that were tried; ``reruns``, seeds of the best one.
+    """Yield the checks that there are trials for.
 
-    ``more`` says how to get more trials.
+    ``trials`` includes infeasible ones, ``reruns`` is the best trial with other seeds, and ``more`` says how to get
+    more trials.
     """
     name = outcome.name
     if trials:
         share = outcome.infeasible_share
-        where = _where(trials, axes) if share else ""
+        location = _where_infeasible(trials, axes) if share else ""
         yield Check(
             name,
             "infeasible trials",
             share,
-            _INFEASIBLE,
-            share <= _INFEASIBLE,
-            f"{share:.0%} of {len(trials)} trials are infeasible{where}",
-            "narrow the space there" if where else "narrow the space, most likely the learning rate",
+            MOST_INFEASIBLE,
+            share <= MOST_INFEASIBLE,
+            f"{share:.0%} of {len(trials)} trials are infeasible{location}",
+            "Narrow the space there" if location else "Narrow the space, most likely the learning rate",
         )
     ranked = outcome.ranked()
     if not np.isfinite(ranked).any():
         return
-    if any(axis.dimension.free for axis in axes):  # else all differ by their seeds alone
-        yield from _of_search(outcome, ranked[np.isfinite(ranked)], k, more)
-    yield from _of_curves(outcome)
+    if any(axis.dimension.free for axis in axes):  # otherwise trials differ only by their seeds
+        yield from _check_search(outcome, ranked[np.isfinite(ranked)], k, more)
+    yield from _check_curve(outcome)
     if reruns and len(reruns.pool) > 1:
-        yield from _of_seeds(outcome, ranked, reruns)
+        yield from _check_seeds(outcome, ranked, reruns)
 
 
-def _where(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
-    """On which axis the infeasible trials lie apart from the others, and on which side."""
-    failed = np.array([not trial.feasible for trial in trials])
-    if failed.all():
+def _where_infeasible(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
+    """Describe the axis and side that best separate infeasible trials from feasible ones, if any does."""
+    infeasible = np.array([not trial.feasible for trial in trials])
+    if infeasible.all():
         return ""
-    best, said = 0.75, ""  # the chance that an infeasible trial lies beyond a feasible one
+    best, description = _APART, ""
     for axis in axes:
-        found = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
-        if any(isinstance(value, bool | str) for value in found):
+        coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
+        if any(isinstance(coordinate, bool | str) for coordinate in coordinates):
             continue
-        values = np.array(found, float)
-        beyond = np.mean(np.sign(values[failed][:, None] - values[~failed][None]) / 2 + 0.5)
-        if max(beyond, 1 - beyond) > best:
-            best = max(beyond, 1 - beyond)
-            middle = np.sort(values[failed])[(failed.sum() - (beyond > 0.5)) // 2]  # one of them, choices have no other
-            said = f", half of them at {axis.key} = {format_number(middle)} or {'above' if beyond > 0.5 else 'below'}"
-    return said
+        values = np.array(coordinates, float)
+        above = np.mean(np.sign(values[infeasible][:, None] - values[~infeasible][None]) / 2 + 0.5)
+        if max(above, 1 - above) > best:
+            best = max(above, 1 - above)
+            # The median, but always one of the values: a choice has nothing in between.
+            middle = np.sort(values[infeasible])[(infeasible.sum() - (above > 0.5)) // 2]
+            side = "above" if above > 0.5 else "below"
+            description = f", half of them at {axis.key} = {format_number(middle)} or {side}"
+    return description
 
 
-def _of_search(outcome: Outcome, ranked: np.ndarray, k: int, more: str) -> Iterator[Check]:
+def _check_search(outcome: Outcome, ranked: np.ndarray, k: int, more: str) -> Iterator[Check]:
+    """Check whether enough trials are good, and whether more trials would help."""
     name, n = outcome.name, len(ranked)
     good = int((ranked <= best_of(ranked, k).high).sum())
     yield Check(
         name,
         "good trials",
         good,
-        _GOOD_TRIALS,
-        good >= min(_GOOD_TRIALS, n),
-        f"{good} of {n} trials are as good as the best of K = {k} may be",
-        f"{more}, or narrow the space to where they lie",
+        _FEWEST_GOOD,
+        good >= min(_FEWEST_GOOD, n),
+        f"{good} of {n} trials compete for the best of K = {k}",
+        f"{more}, or narrow the space to where the good trials lie",
     )
     if n > 1:
-        first, half, whole = (best_of(ranked, each).mean for each in (1, max(1, n // 2), n))
+        first, half, whole = (best_of(ranked, trials).mean for trials in (1, max(1, n // 2), n))
         gain = (half - whole) / (first - whole) if first > whole else 0.0
         yield Check(
             name,
             "still improving with trials",
             gain,
-            _FALLING,
-            gain <= _FALLING,
-            f"the second half of the trials brings {gain:.0%} of what all bring",
+            STILL_IMPROVING,
+            gain <= STILL_IMPROVING,
+            f"the second half of the trials brings {gain:.0%} of the improvement",
             more,
         )
 
 
-def _of_curves(outcome: Outcome) -> Iterator[Check]:
-    best = outcome.best_trial
-    found = outcome.curve(best) if best else None
-    values = found.values.get(outcome.select) if found else None
-    if found is None or values is None or len(values) < 3:
+def _check_curve(outcome: Outcome) -> Iterator[Check]:
+    """Check whether the best trial's curve still improves at its end, or peaked early."""
+    trial = outcome.best_trial
+    curve = outcome.curve(trial) if trial else None
+    values = curve.values.get(outcome.select) if curve else None
+    if curve is None or values is None or len(values) < 3:
         return
-    sign = -1 if outcome.metrics[outcome.select] is Direction.MAXIMIZE else 1
-    curve, steps = sign * np.asarray(values, float), found.steps
-    if not np.isfinite(curve).all():
+    ranked, steps = np.asarray(values, float) * outcome.metrics[outcome.select].sign, curve.steps
+    if not np.isfinite(ranked).all():
         return
     at = max(0, int(np.searchsorted(steps, 0.9 * steps[-1], side="right")) - 1)
-    fall, part = curve.max() - curve.min(), 1 - steps[at] / steps[-1]  # evaluations may be further apart than a tenth
-    late = float((curve[at] - curve[-1]) / fall * 0.1 / part) if fall and part else 0.0
+    # Evaluations may be further apart than a tenth of the steps: scale what the last stretch brought.
+    fall, stretch = ranked.max() - ranked.min(), 1 - steps[at] / steps[-1]
+    late = float((ranked[at] - ranked[-1]) / fall * 0.1 / stretch) if fall and stretch else 0.0
     yield Check(
         outcome.name,
         "curve still improving at the end",
@@ -153,34 +162,36 @@ def _of_curves(outcome: Outcome) -> Iterator[Check]:
         _LATE,
         late <= _LATE,
         f"the best trial makes {max(late, 0):.0%} of its progress in the last tenth of its steps",
-        "train longer, or let the learning rate fall further",
+        "Train longer, or let the learning rate decay further",
     )
-    early = float(steps[int(curve.argmin())] / steps[-1])
+    early = float(steps[int(ranked.argmin())] / steps[-1])
     yield Check(
         outcome.name,
         "best step",
         early,
         _EARLY,
-        early > _EARLY or bool(curve[-1] <= curve.min()),
-        f"the best trial is at its best after {early:.0%} of its steps",
-        "fewer steps would do, or it overfits: lower rates or regularise",
+        early > _EARLY or bool(ranked[-1] <= ranked.min()),
+        f"the best trial peaks after {early:.0%} of its steps",
+        "Train for fewer steps; if the model overfits, lower the learning rate or regularize",
     )
 
 
-def _of_seeds(outcome: Outcome, ranked: np.ndarray, reruns: Outcome) -> Iterator[Check]:
-    """How far the best trials lie apart, against how far seeds alone would move them."""
-    seeds = float(np.std(reruns.values(), ddof=1))
-    top = np.sort(ranked[np.isfinite(ranked)])[:_GOOD_TRIALS]
-    spread = float(np.std(top, ddof=1)) if len(top) > 1 else math.nan
-    if math.isnan(spread) or math.isnan(seeds):
+def _check_seeds(outcome: Outcome, ranked: np.ndarray, reruns: Outcome) -> Iterator[Check]:
+    """Check whether the best trials differ by more than seeds alone would make them."""
+    seed_deviation = float(np.std(reruns.values(), ddof=1))
+    top = np.sort(ranked[np.isfinite(ranked)])[:_FEWEST_GOOD]
+    deviation = float(np.std(top, ddof=1)) if len(top) > 1 else math.nan
+    if math.isnan(deviation) or math.isnan(seed_deviation):
         return
-    ratio = spread / seeds if seeds else math.inf
+    ratio = deviation / seed_deviation if seed_deviation else math.inf
     yield Check(
         outcome.name,
         "trials against seeds",
         ratio,
         1.0,
         ratio >= 1,
-        f"the best {len(top)} trials spread {ratio:.1f} times as far as seeds of one",
-        "they cannot be told apart: rerun the best with more seeds before choosing",
+        f"the best {len(top)} trials vary {ratio:.1f} times as much as the best trial does between seeds"
+        if seed_deviation
+        else "the best trial gives the same result with every seed",
+        "They are not clearly different; rerun the best ones with more seeds before choosing",
     )

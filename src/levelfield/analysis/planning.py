@@ -1,4 +1,4 @@
-"""How many trials, and of which optimizer: the expected best against the budget, from a finished pool."""
+"""Which optimizer to tune, and with how many trials: the expected best against the budget, from finished pools."""
 
 from __future__ import annotations
 
@@ -14,24 +14,31 @@ from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import expected_best, several_ks
 from levelfield.errors import UsageError
 from levelfield.formatting import format_duration, format_metric, join_words, pluralize
-from levelfield.trial import Direction
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """From ``first`` to ``last`` trials, one optimizer is expected to do best."""
+    """A range of numbers of trials for which the same optimizer has the best expected metric."""
 
     optimizer: str
     first: int
     last: int
-    rivals: list[str] = field(default_factory=list, compare=False)  # which are not told apart from it, at its last
-    ahead: list[str] = field(default_factory=list, compare=False)  # which clearly beat it there, but for bad trials
+    rivals: list[str] = field(default_factory=list, compare=False)  # not clearly different from it with ``last`` trials
+    ahead: list[str] = field(default_factory=list, compare=False)  # clearly beat it there, despite their worse mean
 
     @property
-    def named(self) -> str:
-        said = [f"with {self.last}, not told apart from {join_words(self.rivals)}"] if self.rivals else []
-        said += [f"mostly beaten by {join_words(self.ahead)}, but better on average"] if self.ahead else []
-        return f"{self.optimizer} ({'; '.join(said)})" if said else self.optimizer
+    def recommendation(self) -> str:
+        """The optimizer, with what is uncertain about it in parentheses."""
+        caveats = []
+        if self.rivals:
+            caveats.append(f"not clearly different from {join_words(self.rivals, 'or')}")
+        if self.ahead:
+            win, has = ("wins", "has") if len(self.ahead) == 1 else ("win", "have")
+            caveats.append(f"{join_words(self.ahead)} {win} more often but {has} the worse mean")
+        if not caveats:
+            return self.optimizer
+        where = f"with {pluralize(self.last, 'trial')}, " if self.first < self.last else ""
+        return f"{self.optimizer} ({where}{'; '.join(caveats)})"
 
 
 @dataclass(frozen=True)
@@ -39,102 +46,124 @@ class Choice:
     """What an optimizer is expected to reach within a budget."""
 
     optimizer: str
-    trials: int  # feasible ones that fit into it, at most the pool
-    expected: float  # NaN if not one fits
-    hours: float  # of one trial
-    enough: bool  # whether the pool is large enough to tell
+    trials: int  # feasible trials that fit into the budget, at most the size of the pool
+    expected: float  # NaN if no trial fits
+    hours: float  # per trial
+    enough: bool  # whether the pool has as many trials as the budget allows
 
 
 @dataclass(frozen=True)
 class Plan:
+    """Which optimizer to tune for each number of trials, and within a budget."""
+
     select: str
-    stretches: list[Stretch]  # by number of trials, the same for all
-    choices: list[Choice]  # within the budget, best first; empty where none is given
+    candidates: list[str]  # optimizers with feasible trials
+    stretches: list[Stretch]  # by the number of trials, the same for all optimizers
+    choices: list[Choice]  # within the budget, best first; empty without a budget
     gpu_hours: float | None = None
-    unknown: list[str] = field(default_factory=list)  # optimizers without a feasible trial
+    unknown: list[str] = field(default_factory=list)  # optimizers without feasible trials
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "select": self.select,
-            "by_trials": [vars(each) for each in self.stretches],
+            "by_trials": [vars(stretch) for stretch in self.stretches],
             "gpu_hours": self.gpu_hours,
             "without_trials": self.unknown,
-            "within_budget": [vars(each) for each in self.choices],
+            "within_budget": [vars(choice) for choice in self.choices],
         }
 
-    def sentences(self) -> list[str]:
-        said = []
-        if self.unknown:
-            said.append(f"Of {join_words(self.unknown)} there is no trial to judge by.")
-        if len(self.stretches) == 1:
-            only = self.stretches[0]
-            several = f"however many trials from {only.first} to {only.last}"
-            many = several if only.first < only.last else pluralize(only.last, "trial")
-            said.append(f"Tune {only.named}, with {many}.")
-        for i, each in enumerate(self.stretches if len(self.stretches) > 1 else []):
-            if i == 0:
-                said.append(f"With {each.last} trial{'s' if each.last > 1 else ''} or fewer, tune {each.named};")
-            else:
-                said.append(f"from {each.first} on, {each.named};")
-        if len(self.stretches) > 1:
-            said[-1] = said[-1][:-1] + f" (up to {self.stretches[-1].last}, the size of the pools)."
-        if self.gpu_hours is not None:
-            said += [
-                f"With {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} of this device:",
-                *map(self._shown, self.choices),
-            ]
-        return said
+    def __str__(self) -> str:
+        return "\n".join(self.sentences())
 
-    def _shown(self, choice: Choice) -> str:
-        each = f"{format_duration(3600 * choice.hours)} a trial"
+    def __repr__(self) -> str:
+        return str(self)
+
+    def sentences(self) -> list[str]:
+        """Return the plan in words."""
+        lines = self._by_trials()
+        if self.gpu_hours is not None and self.choices:
+            lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} on this device:")
+            lines += [self._describe(choice) for choice in self.choices]
+        return lines
+
+    def _by_trials(self) -> list[str]:
+        if len(self.candidates) == 1:
+            (only,) = self.candidates
+            if self.unknown:
+                return [f"Only {only} has feasible trials; run the other optimizers to compare them."]
+            return [f"{only} is the only optimizer; there is nothing to compare it with."]
+        lines = []
+        if self.unknown:
+            lines.append(
+                f"{join_words(self.unknown)} {'has' if len(self.unknown) == 1 else 'have'} no feasible trials."
+            )
+        if len(self.stretches) == 1:
+            (stretch,) = self.stretches
+            trials = f"any number of trials from {stretch.first} to {stretch.last}"
+            if stretch.first == stretch.last:
+                trials = pluralize(stretch.last, "trial")
+            return [*lines, f"With {trials}, tune {stretch.recommendation}."]
+        for stretch in self.stretches:
+            trials = pluralize(stretch.last, "trial")
+            if stretch.first < stretch.last:
+                trials = f"{stretch.first} to {trials}"
+            limit = " (the size of the pools)" if stretch is self.stretches[-1] else ""
+            lines.append(f"With {trials}{limit}, tune {stretch.recommendation}.")
+        return lines
+
+    def _describe(self, choice: Choice) -> str:
+        duration = f"{format_duration(3600 * choice.hours)} per trial"
         if not choice.trials:
-            return f"  {choice.optimizer}: not one trial ({each})"
-        more = "" if choice.enough else ", all of the pool; more trials would fit"
+            return f"  {choice.optimizer}: no trial fits ({duration})"
+        expected = format_metric(self.select, choice.expected)
+        more = "" if choice.enough else "; more would fit than the pool has"
         return (
-            f"  {choice.optimizer}: {format_metric(self.select, choice.expected)} expected, "
-            f"the best of {pluralize(choice.trials, 'trial')} ({each}{more})"
+            f"  {choice.optimizer}: expected {self.select} {expected} with {pluralize(choice.trials, 'trial')} "
+            f"({duration}{more})"
         )
 
 
 def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Plan:
-    """Optimizers without a feasible trial take no part."""
+    """Plan from the pools of several optimizers; those without feasible trials are left out."""
     if gpu_hours is not None and not 0 < gpu_hours < math.inf:
-        raise UsageError(f"gpu_hours = {gpu_hours:g}: expected a number above 0")
+        raise UsageError(f"gpu_hours = {gpu_hours:g}: expected a finite number above 0")
     ready = {name: outcome for name, outcome in outcomes.items() if np.isfinite(outcome.ranked()).any()}
-    select = next(iter(outcomes.values())).select
-    unknown = [name for name in outcomes if name not in ready]
-    stretches = _stretches(ready) if ready else []
-    if gpu_hours is None:
-        return Plan(select, stretches, [], unknown=unknown)
-    choices = [_choice(name, outcome, gpu_hours) for name, outcome in ready.items()]
-    sign = -1 if ready and next(iter(ready.values())).metrics[select] is Direction.MAXIMIZE else 1
-    choices.sort(key=lambda each: (math.isnan(each.expected), sign * each.expected))
-    return Plan(select, stretches, choices, gpu_hours, unknown)
+    first = next(iter(outcomes.values()))
+    sign = first.metrics[first.select].sign
+    choices = [] if gpu_hours is None else [_choice(name, outcome, gpu_hours) for name, outcome in ready.items()]
+    return Plan(
+        select=first.select,
+        candidates=list(ready),
+        stretches=_stretches(ready) if ready else [],
+        choices=sorted(choices, key=lambda choice: (math.isnan(choice.expected), sign * choice.expected)),
+        gpu_hours=gpu_hours,
+        unknown=[name for name in outcomes if name not in ready],
+    )
 
 
 def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
     names = list(outcomes)
     ks = several_ks(min(len(outcome.pool) for outcome in outcomes.values()))
     means = np.array([expected_best(outcome.ranked(), ks) for outcome in outcomes.values()])
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     for k, column in zip(ks, means.T, strict=True):
         if np.isnan(column).all():
             continue
         name = names[int(np.argmin(np.where(np.isnan(column), np.inf, column)))]
-        first = found.pop().first if found and found[-1].optimizer == name else k
-        found.append(Stretch(name, first, k))
-    return [_with_rivals(each, outcomes) for each in found]
+        first = stretches.pop().first if stretches and stretches[-1].optimizer == name else k
+        stretches.append(Stretch(name, first, k))
+    return [_with_rivals(stretch, outcomes) for stretch in stretches]
 
 
 def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
-    own, others = outcomes[stretch.optimizer], [name for name in outcomes if name != stretch.optimizer]
-    ahead = [name for name in others if outcomes[name].beats(own, stretch.last) >= CLEAR]
-    rivals = [name for name in others if own.beats(outcomes[name], stretch.last) < CLEAR and name not in ahead]
+    best, others = outcomes[stretch.optimizer], [name for name in outcomes if name != stretch.optimizer]
+    ahead = [name for name in others if outcomes[name].beats(best, stretch.last) >= CLEAR]
+    rivals = [name for name in others if best.beats(outcomes[name], stretch.last) < CLEAR and name not in ahead]
     return replace(stretch, rivals=rivals, ahead=ahead)
 
 
 def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
-    # Infeasible trials cost as many steps as they ran, at the speed of the others.
+    # Infeasible trials cost the steps that they ran, at the speed of the feasible ones.
     steps = max(1, *map(outcome.last, outcome.pool))
     hours = outcome.seconds * outcome.cost(1) / steps / 3600
     fitting = gpu_hours / hours if hours else math.inf

@@ -1,4 +1,4 @@
-"""Tuning protocols side by side: which hyperparameters are tuned decides who wins."""
+"""Tuning protocols side by side: the ranking depends on which hyperparameters are tuned."""
 
 from __future__ import annotations
 
@@ -10,56 +10,55 @@ from typing import Any
 
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
-from levelfield.trial import Direction
+
+_LEAD = 0.1  # a rule leads another if its win rate is higher by more than this
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An optimizer's place in a protocol: its outcome, and the number of trials that protocol gives."""
+    """A rule's outcome under a protocol, and the protocol's number of trials."""
 
     outcome: Outcome
     k: int
 
 
+Columns = Mapping[str, Mapping[str, Entry]]  # protocol → rule → entry
+
+
 @dataclass(frozen=True)
 class Flip:
-    """Two rules of which another one is the better one more often in the second protocol than in the first."""
+    """Two rules whose order changes from one protocol to the next."""
 
-    ours: str  # the better one before
+    ours: str  # leads before
     theirs: str
     before: str
     after: str
-    led: float  # P(ours is strictly better), before; NaN where the two have unlike numbers of trials
-    leads: float  # and after
+    led: float  # P(ours is strictly better) before; NaN if the two have different numbers of trials
+    leads: float  # P(ours is strictly better) after
 
     def __str__(self) -> str:
-        led, leads = ("" if math.isnan(each) else f" ({each:.0%})" for each in (self.led, self.leads))
-        return f"{self.ours} leads {self.theirs} with {self.before}{led}, and trails it with {self.after}{leads}."
-
-
-_LEAD = 0.1  # by which share of the repetitions one is to be the better one more often than the other
-
-Columns = Mapping[str, Mapping[str, Entry]]
+        led, leads = ("" if math.isnan(rate) else f" ({rate:.0%})" for rate in (self.led, self.leads))
+        return f"{self.ours} leads {self.theirs} under “{self.before}”{led} but trails it under “{self.after}”{leads}."
 
 
 def by_protocol(studies: Sequence[Results]) -> Columns:
-    """Protocol → rule → entry. An optimizer without a protocol goes by its study's name.
+    """Return protocol → rule → entry; the study's name stands in for an optimizer without a protocol.
 
-    Where two studies have a protocol of the same name, it goes by the study's, too. Where a protocol has two
-    optimizers of one rule, each goes by its own name.
+    If two studies have a protocol of the same name, the study's name is added to it. If a protocol has two optimizers
+    of the same rule, they are listed by their own names.
     """
     columns: dict[str, dict[str, Entry]] = {}
     for results in studies:
         study, taken = results.study, set(columns)
         labels = {name: study.optimizer(name).protocol or study.name for name in study.optimizers}
         while clashes := taken & set(labels.values()):
-            labels = {name: f"{one} ({study.name})" if one in clashes else one for name, one in labels.items()}
+            labels = {name: f"{label} ({study.name})" if label in clashes else label for name, label in labels.items()}
         for name, label in labels.items():
             rule = study.optimizer(name).rule.name
-            alike = [other for other in labels if labels[other] == label and study.optimizer(other).rule.name == rule]
+            same = [other for other in labels if labels[other] == label and study.optimizer(other).rule.name == rule]
             column = columns.setdefault(label, {})
-            own = name.removesuffix(f" ({label})")  # as a ladder calls its rungs' optimizers
-            key = rule if len(alike) == 1 and rule not in column else own
+            own_name = name.removesuffix(f" ({label})")  # a ladder adds the rung to the names of its optimizers
+            key = rule if len(same) == 1 and rule not in column else own_name
             key = key if key not in column else f"{name} ({study.name})"
             column[key] = Entry(results.outcome(name), study.trials)
     return columns
@@ -67,22 +66,22 @@ def by_protocol(studies: Sequence[Results]) -> Columns:
 
 @dataclass(frozen=True)
 class Pair:
-    """How two rules stand to each other, protocol by protocol."""
+    """Two rules compared under every protocol that has both."""
 
     ours: str
     theirs: str
-    leaders: dict[str, str]  # protocol → who is the better one more often; those that nearly tie are left out
+    leaders: dict[str, str]  # protocol → the rule that wins more often; near ties are left out
     beats: dict[str, float]  # protocol → P(ours is strictly better)
-    protocols: list[str]  # that have both
+    protocols: list[str]  # all protocols that have both
 
     @property
     def settles(self) -> str | None:
-        """From which protocol on the same one leads in all of them; None if that never changes, or is not so."""
+        """The protocol from which on the leader stays the same; None if it never changes or a tie follows."""
         labels = list(self.leaders)
-        last = [i for i in range(1, len(labels)) if self.leaders[labels[i]] != self.leaders[labels[i - 1]]]
-        if not last:
+        changes = [i for i in range(1, len(labels)) if self.leaders[labels[i]] != self.leaders[labels[i - 1]]]
+        if not changes:
             return None
-        label = labels[last[-1]]
+        label = labels[changes[-1]]
         return label if set(self.protocols[self.protocols.index(label) :]) <= self.leaders.keys() else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,46 +89,48 @@ class Pair:
 
 
 def pairs(columns: Columns) -> list[Pair]:
-    """Every two rules that share a protocol."""
+    """Return every two rules that share a protocol."""
     rules = list(dict.fromkeys(rule for column in columns.values() for rule in column))
-    found = []
+    compared = []
     for a, b in itertools.combinations(rules, 2):
-        both = {label: (column[a], column[b]) for label, column in columns.items() if a in column and b in column}
+        shared = {label: (column[a], column[b]) for label, column in columns.items() if a in column and b in column}
         leaders, beats = {}, {}
-        for label, (ours, theirs) in both.items():
+        for label, (ours, theirs) in shared.items():
             if abs(lead := _lead(ours, theirs)) > (_LEAD if ours.k == theirs.k else 0):
                 leaders[label] = a if lead > 0 else b
             if ours.k == theirs.k:
                 beats[label] = ours.outcome.beats(theirs.outcome, ours.k)
-        if both:
-            found.append(Pair(a, b, leaders, beats, list(both)))
-    return found
+        if shared:
+            compared.append(Pair(a, b, leaders, beats, list(shared)))
+    return compared
 
 
 def flips(columns: Columns) -> list[Flip]:
-    """Every pair of rules whose order changes from one protocol to the next that has both."""
-    found = []
+    """Return every change of order between two rules, from one protocol that has both to the next."""
+    changes = []
     for pair in pairs(columns):
         for before, after in itertools.pairwise(pair.leaders):
             if (leader := pair.leaders[before]) != pair.leaders[after]:
                 trailer = pair.theirs if leader == pair.ours else pair.ours
-                chances = (
-                    column[leader].outcome.beats(column[trailer].outcome, column[leader].k)
-                    if column[leader].k == column[trailer].k
-                    else math.nan
-                    for column in (columns[before], columns[after])
-                )
-                found.append(Flip(leader, trailer, before, after, *chances))
-    return found
+                led, leads = (_win_rate(columns[label], leader, trailer) for label in (before, after))
+                changes.append(Flip(leader, trailer, before, after, led, leads))
+    return changes
+
+
+def _win_rate(column: Mapping[str, Entry], leader: str, trailer: str) -> float:
+    """Return P(the leader is strictly better); NaN if the two have different numbers of trials."""
+    ours, theirs = column[leader], column[trailer]
+    return ours.outcome.beats(theirs.outcome, ours.k) if ours.k == theirs.k else math.nan
 
 
 def _lead(ours: Entry, theirs: Entry) -> float:
-    """Above 0 if ours is the better one more often than theirs; with unlike numbers of trials, on average."""
+    """Return the difference of the win rates, or of the means if the two have different numbers of trials."""
     if ours.k != theirs.k:
         return _expected(theirs) - _expected(ours)
     return ours.outcome.beats(theirs.outcome, ours.k) - theirs.outcome.beats(ours.outcome, ours.k)
 
 
 def _expected(entry: Entry) -> float:
-    sign = -1 if entry.outcome.metrics[entry.outcome.select] is Direction.MAXIMIZE else 1
-    return sign * entry.outcome.best(entry.k).mean
+    """Return the expected best, with the sign that makes lower better."""
+    outcome = entry.outcome
+    return outcome.best(entry.k).mean * outcome.metrics[outcome.select].sign

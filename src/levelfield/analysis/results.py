@@ -6,6 +6,7 @@ search spaces) are new records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,15 +38,19 @@ class Followed:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What the stored trials of a study say."""
+    """The stored trials of a study and the outcome of each optimizer."""
 
     study: Study
-    trials: Mapping[str, Sequence[Trial]]  # of each optimizer's pool, infeasible ones included
+    trials: Mapping[str, Sequence[Trial]]  # the trials of each optimizer's pool, including infeasible ones
     outcomes: Mapping[str, Outcome]
-    provenance: Sequence[Mapping[str, Any]] = ()  # each way in which trials were trained, once
+    provenance: Sequence[Mapping[str, Any]] = ()  # the distinct ways in which the trials were trained
     followed: Sequence[Followed] = ()  # extra trials that no statistic counts
     reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with fresh seeds
     narrowed_spaces: bool = False  # whether parts of the search spaces are left out
+
+    def __repr__(self) -> str:
+        trials = sum(map(len, self.trials.values()))
+        return f"<Results of {self.study.name}: {trials} trials of {len(self.outcomes)} optimizers>"
 
     @classmethod
     def of(
@@ -74,12 +79,18 @@ class Results:
         probabilities = rank_probabilities([outcome.ranked() for outcome in self.outcomes.values()], self.k(k))
         return {name: [float(p) for p in row] for name, row in zip(self.outcomes, probabilities, strict=True)}
 
+    def ranking(self, k: int | None = None) -> list[str]:
+        """Return the optimizers, the best expected best of k first; those without one last."""
+        means = {name: outcome.best(self.k(k)).mean for name, outcome in self.outcomes.items()}
+        sign = {name: outcome.metrics[outcome.select].sign for name, outcome in self.outcomes.items()}
+        return sorted(means, key=lambda name: (math.isnan(means[name]), sign[name] * means[name]))
+
     def settles(self) -> int | None:
-        """Return from which number of trials on the ranking by expected best is that of the whole pools."""
+        """Return the number of trials from which on the ranking by expected best equals that of the whole pools."""
         return settles([outcome.ranked() for outcome in self.outcomes.values()])
 
     def count(self, optimizer: str) -> PoolCount:
-        """Return how far an optimizer's pool is filled."""
+        """Return how full an optimizer's pool is."""
         outcome = self.outcome(optimizer)
         feasible = len(outcome.pool)
         return PoolCount(self.study.pool, feasible, outcome.tried - feasible, self.study.points(optimizer))
@@ -90,7 +101,7 @@ class Results:
 
     @property
     def gradient_scale(self) -> float | None:
-        """The size of the gradients where training starts, as measured by the runs; None if no run stored it."""
+        """The size of the gradients at the start of training, as measured by a run; None if no run stored it."""
         scales = (entry.get("gradient_scale") for entry in self.provenance)
         return next((float(scale) for scale in scales if scale is not None), None)
 
@@ -108,8 +119,8 @@ class Results:
     def narrowed(self, ranges: Mapping[str, Mapping[str, Any]]) -> Results:
         """Return what the results would be with smaller search spaces.
 
-        ``ranges``: optimizer → axis → (low, high), or the choices to keep. Only the trials inside are kept, which are
-        the quasi-random points that fell into that part of the space.
+        ``ranges``: optimizer → axis → (low, high), or the choices to keep. Only the trials inside are kept: the
+        quasi-random points that fall into that part of the space.
         """
         optimizers, trials = dict(self.study.optimizers), dict(self.trials)
         for name, axes in ranges.items():
@@ -130,14 +141,14 @@ class Results:
         return replace(self._view(study, trials, outcomes), narrowed_spaces=True)
 
     def _counts_within(self, optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
-        """Return K and N that the smallest of these grids still has points for."""
+        """Return K and N, reduced to the number of points of the smallest grid."""
         if self.study.search != "grid":
             return {}
         points = int(min(optimizer.space.size for optimizer in optimizers.values()))
         return {"trials": min(self.study.trials, points), "pool": min(self.study.pool, points)}
 
     def _view(self, study: Study, trials: Mapping[str, Sequence[Trial]], outcomes: Mapping[str, Outcome]) -> Results:
-        """Return a view that keeps the followed trials and reruns that are still about the best trials."""
+        """Return a view that keeps only the followed trials and reruns of what are still the best trials."""
         return replace(
             self,
             study=study,
@@ -153,6 +164,7 @@ class Results:
 
 
 def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Outcome]:
+    """Return the outcome of each optimizer from the trials of its pool, including infeasible ones."""
     metrics = dict(get_workload(study.workload).metrics)
 
     def outcome(name: str, tried: Sequence[Trial]) -> Outcome:
@@ -163,5 +175,5 @@ def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str
 
 
 def with_cost(outcome: Outcome, tried: Sequence[Trial]) -> Outcome:
-    """Return the outcome with the cost of all its trials, as far as they are read."""
+    """Return the outcome with the trial-steps of all trials that were run, up to its ``step``."""
     return replace(outcome, spent=sum(map(outcome.last, tried)))

@@ -1,1 +1,1 @@
-"""Studies made from studies: ladders of tuning protocols, reruns, refined search spaces, followed trials."""
+"""Studies derived from studies: ladders of tuning protocols, reruns, refined search spaces, followed trials."""

@@ -1,7 +1,7 @@
-"""Extra trials in which a general optimizer follows a special one's best trial: what its tuning could have found.
+"""Extra trials in which a general optimizer follows a special one's best trial, to show what it could reach.
 
-Each runs the general rule at the witness's hyperparameters, with the seed of the trial that it follows. These trials
-are stored apart, are shown beside the outcomes, and count in no statistic.
+Each trains the general rule at the hyperparameters that the inclusion's witness gives, with the seed of the trial that
+it follows. These trials are stored separately and shown next to the outcomes; no statistic counts them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from levelfield.trial import Trial
 
 @dataclass(frozen=True)
 class Following:
-    """A special optimizer's trial, and the study of the one trial with which the general optimizer follows it."""
+    """A special optimizer's trial, and a study of the single trial in which the general optimizer follows it."""
 
     special: str
     general: str
@@ -28,12 +28,12 @@ class Following:
     study: Study
 
     def paired(self, trial: Trial) -> Followed:
-        """Return the followed trial with the one that followed it."""
+        """Return the followed trial and the trial that followed it."""
         return Followed(self.special, self.general, self.followed, trial)
 
 
 def followings(results: Results) -> list[Following]:
-    """Return one for each inclusion of the study whose special optimizer has a best trial."""
+    """Return what to follow: each inclusion of the study whose special optimizer has a best trial."""
     study, planned = results.study, []
     for edge in inclusions(study):
         if (followed := results.outcome(edge.special).best_trial) is None:

@@ -1,6 +1,6 @@
-"""Tuning protocols derived from a full study: the learning rate alone, then more and more hyperparameters.
+"""Tuning protocols derived from a full study: first only the learning rate, then more and more hyperparameters.
 
-Each rung holds every optimizer of the study with the hyperparameters of that rung free and the others at their usual
+On each rung, every optimizer of the study tunes the hyperparameters of that rung and keeps the others at their usual
 values. The paper's Figures 3 and 4 are such ladders: the ranking depends on the rung.
 """
 
@@ -18,27 +18,29 @@ RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")
 
 
 def ladder(study: Study) -> Study:
-    """Return one study of all rungs; a rung that gives no optimizer anything new is left out.
+    """Return a study of all rungs, without rungs that change nothing.
 
-    An optimizer that a rung gives nothing new has the same trials as on the rung below, which the store shares.
+    An optimizer that a rung does not change has the same trials as on the rung below; the store keeps them once.
     """
     for name in study.optimizers:
         if not study.optimizer(name).space.free:
-            raise UsageError(f"{name} has no free hyperparameters; a ladder needs some to fix")
+            raise UsageError(f"{name} has no free hyperparameters; a ladder needs at least one to fix")
     tables: dict[str, Any] = {}
-    last: dict[str, Any] = {}
+    previous: dict[str, Any] = {}
     for rung, label in enumerate(RUNGS):
         tuned = {name: _table(study, study.optimizer(name), rung) for name in study.optimizers}
-        if tuned == last:
+        if tuned == previous:
             continue
-        last = tuned
+        previous = tuned
         tables |= {f"{name} ({label})": table | {"protocol": label} for name, table in tuned.items()}
     try:
         return study.replace(name=f"{study.name}_ladder", optimizers=tables)
     except (StudyError, SpaceError):
         if study.search != "grid":
             raise
-        raise UsageError("a ladder needs a quasi-random search; some rungs of this grid have too few points") from None
+        raise UsageError(
+            'some rungs of this grid have fewer points than the pool; use search = "quasirandom" for a ladder'
+        ) from None
 
 
 def _table(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""From an initial search space to a final one: replace each range that the trials object to, with the evidence."""
+"""From an initial search space to a final one: replace each range that the trials call into question."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from levelfield.analysis.boundaries import FEWEST, Boundary, boundaries
@@ -14,7 +14,7 @@ from levelfield.study import Refined, Study, optimizer_table
 
 @dataclass(frozen=True)
 class Refinement:
-    """The diagnosis of a study's ranges, and the study with better ones (the same study if all ranges can stay)."""
+    """The verdict on each range of a study, and the study with better ranges (the same study if all can stay)."""
 
     results: Results
     boundaries: list[Boundary]
@@ -22,22 +22,25 @@ class Refinement:
 
     @property
     def changes(self) -> list[Boundary]:
+        """The ranges to change."""
         return [boundary for boundary in self.boundaries if not boundary.settled]
+
+    def __repr__(self) -> str:
+        return f"<Refinement of {self.results.study.name}: {self.changes or 'all ranges can stay'}>"
 
 
 def refine(results: Results, name: str | None = None, *, propose: bool = True) -> Refinement:
-    """Propose better ranges, or with ``propose=False`` only diagnose them. Every optimizer's pool must be full."""
+    """Judge all ranges and propose better ones; ``propose=False`` only judges them. Every pool must be full."""
     study = results.study
     check_pool(study)
     for optimizer in study.optimizers:
         _check_full(results, optimizer)
-    diagnosis = boundaries(results)
-    changes = [boundary for boundary in diagnosis if not boundary.settled]
-    if not changes or not propose:
-        return Refinement(results, diagnosis, study)
+    refinement = Refinement(results, boundaries(results), study)
+    if not refinement.changes or not propose:
+        return refinement
     ranges = {optimizer: study.optimizer(optimizer).space.spec() for optimizer in study.optimizers}
     log = list(study.refined)
-    for boundary in changes:
+    for boundary in refinement.changes:
         assert boundary.proposal
         key, after = boundary.axis.key, boundary.proposal.spec()
         ranges[boundary.optimizer][key] = after
@@ -54,20 +57,21 @@ def refine(results: Results, name: str | None = None, *, propose: bool = True) -
         )
     tables = {optimizer: optimizer_table(study.optimizer(optimizer), ranges[optimizer]) for optimizer in ranges}
     refined = _with_spaces(study, tables).replace(name=name or _next_name(study.name), refined=log)
-    return Refinement(results, diagnosis, refined)
+    return replace(refinement, study=refined)
 
 
 def check_pool(study: Study) -> None:
+    """Raise if the pool is too small to judge ranges by."""
     if study.pool < FEWEST:
-        raise UsageError(f"pool = {study.pool}: expected at least {FEWEST}, to judge ranges by; raise pool")
+        raise UsageError(f"pool = {study.pool}: expected at least {FEWEST} trials to judge ranges by; raise pool")
 
 
 def _check_full(results: Results, optimizer: str) -> None:
     count = results.count(optimizer)
     if count.tried and not count.feasible:
         raise UsageError(
-            f"{optimizer}: all {count.tried} trials are infeasible, so they do not tell where to search; "
-            f"lower its learning rate by a few decades"
+            f"{optimizer}: all {count.tried} trials are infeasible, so they cannot show where to search; "
+            f"lower its learning rates by a few decades"
         )
     if not count.full:
         raise UsageError(
@@ -77,7 +81,7 @@ def _check_full(results: Results, optimizer: str) -> None:
 
 
 def _with_spaces(study: Study, tables: Mapping[str, Any]) -> Study:
-    """Return the study with other spaces. A grid's pool keeps its number of points, or stays all of them."""
+    """Return the study with other spaces. A pool that was the whole grid is the whole new grid."""
     if study.search != "grid":
         return study.replace(optimizers=tables)
     before, after = (

@@ -1,6 +1,6 @@
-"""The best trials again with fresh seeds, as Wilson et al. 2017 report theirs: how much of a result is luck.
+"""The best trials again with fresh seeds, as in Wilson et al. 2017: how much of a result is luck?
 
-A rerun is a study in which nothing is free: each point of its pool is another seed.
+A rerun is a study without free hyperparameters: the points of its pool differ only by their seeds.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from levelfield.trial import Trial
 def rerun_study(
     results: Results, optimizers: Sequence[str] | None = None, seeds: int = 1, index: int | None = None
 ) -> Study:
-    """Return the study that trains each optimizer's best trial, or the one at an index, with fresh seeds.
+    """Return the study that trains each optimizer's best trial, or the trial at an index, with fresh seeds.
 
-    The best trial is that of these results: ``results.at(select="test_error")`` chooses by another metric.
+    To choose the best trial by another metric, pass ``results.at(select="test_error")``.
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds}: expected an integer of at least 1")
@@ -37,13 +37,15 @@ def _chosen(results: Results, name: str, index: int | None) -> Trial:
     if index is None:
         outcome = results.outcome(name)
         if not outcome.tried:
-            raise UsageError(f"{name} has no trial to rerun yet; run it first, or leave it out")
+            raise UsageError(f"{name} has no trials to rerun yet; run it first, or leave it out")
         if outcome.best_trial is None:
-            raise UsageError(f"{name} has no feasible trial to rerun; lower its learning rate and run it again")
+            raise UsageError(f"{name} has no feasible trials to rerun; lower its learning rates and run it again")
         return outcome.best_trial
     trial = next((trial for trial in results.trials[name] if trial.point.index == index), None)
     if trial is None:
-        raise UsageError(f"{name} has no trial {index}; its pool holds {len(results.trials[name])} trials, from 0 on")
+        raise UsageError(
+            f"{name} has no trial {index}; expected an index from 0 to {len(results.trials[name]) - 1}, its last trial"
+        )
     if not trial.feasible:
-        raise UsageError(f"{name}'s trial {index} is infeasible: its training loss did not stay finite; choose another")
+        raise UsageError(f"trial {index} of {name} is infeasible (its training loss is not finite); choose another")
     return trial

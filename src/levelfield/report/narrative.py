@@ -155,4 +155,4 @@ def rerun_sentences(results: Results, trial: str = "best trial") -> list[str]:
 def search_sentences(results: Results) -> list[str]:
     """Describe what is wrong with the searches: ranges that the trials object to, and failed checks."""
     ranges = [str(boundary) for boundary in boundaries(results) if not boundary.settled]
-    return [f"{line}." for line in ranges + [str(check) for check in health(results) if not check.healthy]]
+    return ranges + [str(check) for check in health(results) if not check.healthy]

@@ -1,7 +1,7 @@
-"""The audit, after training: for each inclusion of a study, is the general optimizer's best no worse?
+"""The audit after training: for each inclusion of a study, is the general optimizer at least as good?
 
-If it is worse by more than chance, its tuning failed: its best hyperparameters were not found, or its search space does
-not contain them. The evidence says which.
+If it is worse by more than chance, its tuning failed: the search missed its best hyperparameters, or its search space
+does not contain them. The evidence shows which.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from levelfield.analysis.best_of import CLEAR, check_k
 from levelfield.analysis.boundaries import Place, boundaries
+from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
 from levelfield.analysis.permutation import holm, p_value
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_range
 from levelfield.taxonomy.coverage import edge_coverage
 from levelfield.taxonomy.order import Edge, inclusions
 
-SIGNIFICANT = 0.05
-_FALLING = 0.05  # if the second half of N trials brings more than this share of their gain, more would help
+SIGNIFICANT = 0.05  # p-value below which the general optimizer is worse by more than chance
 
 
 class Verdict(StrEnum):
@@ -34,13 +34,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What the pools say about one inclusion, at K trials."""
+    """What the pools say about an inclusion at K trials."""
 
     edge: Edge
     k: int
     worse: float  # P(the general optimizer's best of K is worse)
     better: float  # P(it is better)
-    p_value: float  # of the special one's lead, corrected for the number of inclusions
+    p_value: float  # of the special optimizer's lead, corrected for the number of inclusions
     verdict: Verdict
     evidence: tuple[str, ...] = ()
 
@@ -60,8 +60,11 @@ class Finding:
             sentence += f" {general} is under-tuned: {reasons}."
         return sentence
 
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
-@functools.lru_cache(maxsize=4)  # the page asks for the same findings several times
+
+@functools.lru_cache(maxsize=4)  # sentences, table and page all ask for the findings
 def audit(results: Results, k: int) -> list[Finding]:
     """Return a finding for each inclusion between the study's optimizers."""
     check_k(k)
@@ -84,29 +87,25 @@ def audit(results: Results, k: int) -> list[Finding]:
 def _verdict(worse: float, p: float) -> Verdict:
     if math.isnan(p):
         return Verdict.UNKNOWN
-    if worse <= 1 - CLEAR:  # a lead that hardly ever shows does not count, however certain it is
+    if worse <= 1 - CLEAR:  # a lead that rarely shows does not count, even if it is significant
         return Verdict.CONSISTENT
     return Verdict.VIOLATED if p < SIGNIFICANT else Verdict.NO_SEPARATION
 
 
 def _evidence(results: Results, edge: Edge, k: int) -> Iterator[str]:
-    """Yield what may have kept the general optimizer from its best."""
+    """Yield possible reasons why the general optimizer's tuning failed."""
     study, outcome = results.study, results.outcome(edge.general)
-    scale = results.gradient_scale
-    if scale is None and any(way.limit for way in edge.ways):
-        yield f"whether its space can express {edge.special} is unknown: its runs did not measure the gradients"
-    else:
-        covered = edge_coverage(study, edge, scale or 0.0)
-        if not covered.whole:
-            yield str(covered)
+    covered = edge_coverage(study, edge, results.gradient_scale)
+    if not covered.whole:
+        yield str(covered)
     for boundary in boundaries(results, k):
         if boundary.optimizer == edge.general and boundary.place in (Place.LOWER, Place.UPPER):
             searched = format_range(boundary.axis.dimension)
             yield f"its good trials lie {boundary.place} of {boundary.axis.key} ({searched})"
-    if outcome.infeasible_share > 0.5:
+    if outcome.infeasible_share > MOST_INFEASIBLE:
         yield f"{outcome.infeasible_share:.0%} of its trials are infeasible"
     n = len(outcome.pool)
     first, half, whole = (outcome.best(trials).mean for trials in (1, max(1, n // 2), n))
-    if abs(half - whole) > _FALLING * abs(first - whole):
-        shown = [format_metric(study.select, mean) for mean in (half, whole)]
-        yield f"more trials would still improve it ({shown[0]} at K = {max(1, n // 2)}, {shown[1]} at {n})"
+    if abs(half - whole) > STILL_IMPROVING * abs(first - whole):
+        shown_half, shown_whole = (format_metric(study.select, mean) for mean in (half, whole))
+        yield f"more trials would still improve it ({shown_half} at K = {max(1, n // 2)}, {shown_whole} at K = {n})"
