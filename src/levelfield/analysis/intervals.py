@@ -16,15 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from levelfield.analysis.best_of import check_k, probability_better
-from levelfield.analysis.permutation import holm, p_value
+from levelfield.analysis.permutation import holm, lead, p_value, permuted_leads
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
 _DRAWS = 2_000
+_LEADS = 400  # permutations that show how far chance alone spreads the lead
+_POWER = 0.8
+_HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
 
 
@@ -94,7 +98,13 @@ def binomial_cdf(n: int, p: float) -> np.ndarray:
         return np.append(np.zeros(n), 1.0)
     counts = np.arange(n + 1)
     log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-    logs = log_factorials[-1] - log_factorials - log_factorials[::-1] + counts * math.log(p) + (n - counts) * math.log1p(-p)
+    logs = (
+        log_factorials[-1]
+        - log_factorials
+        - log_factorials[::-1]
+        + counts * math.log(p)
+        + (n - counts) * math.log1p(-p)
+    )
     return np.minimum(np.cumsum(np.exp(logs)), 1.0)
 
 
@@ -117,12 +127,15 @@ def beats(
     return Chance(estimate, min(low, estimate), max(high, estimate))
 
 
-def _bounds(ours: np.ndarray, theirs: np.ndarray, k: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(
+    ours: np.ndarray, theirs: np.ndarray, k: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Draw the distribution functions at the trials; return the least and the largest chance that each draw allows.
 
     The mass between two ordered trials may lie anywhere between them. The least chance puts ours at the upper end of
     each gap and theirs at the lower end; the largest chance the other way around.
     """
+
     def survival(size: int) -> np.ndarray:
         """P(one trial lies beyond the i-th ordered one), i = 0 … size + 1, for each draw."""
         spacings = generator.exponential(size=(_DRAWS, size + 1))
@@ -154,28 +167,81 @@ def _chance(
     return np.sum(best * beyond_theirs[:, np.minimum(below, beyond_theirs.shape[1] - 1)] ** k, axis=1)
 
 
-def separated(
-    pools: Mapping[str, Sequence[float] | np.ndarray], k: int, significance: float = SIGNIFICANCE
-) -> list[tuple[str, str]]:
-    """Return the pairs (better, worse) whose best of k differ by more than chance; lower values are better.
+@dataclass(frozen=True)
+class PairTest:
+    """Two pools compared at k trials each: the size of the difference, and whether it is more than chance."""
 
-    Two-sided permutation tests over all pairs, with Holm's correction: the chance that any of the claims is false is at
-    most ``significance``.
+    ours: str
+    theirs: str
+    wins: float  # P(ours is strictly better), by the pools themselves
+    losses: float  # P(theirs is strictly better)
+    p_value: float  # two-sided, corrected over all pairs
+    needed: int | None = None  # trials for each that would separate them, if the difference is what it seems
 
-    >>> separated({"a": range(50), "b": range(40, 90), "c": range(41, 91)}, k=5)
-    [('a', 'b'), ('a', 'c')]
+    @property
+    def separated(self) -> bool:
+        return self.p_value < SIGNIFICANCE
+
+    @property
+    def better(self) -> str:
+        """The one that wins more often, separated or not."""
+        return self.ours if self.wins >= self.losses else self.theirs
+
+    @property
+    def worse(self) -> str:
+        return self.theirs if self.better == self.ours else self.ours
+
+
+def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list[PairTest]:
+    """Test every two pools against each other; lower values are better.
+
+    Two-sided permutation tests with Holm's correction over all pairs: the chance that any claim of a study is false is
+    at most SIGNIFICANCE, whatever the distributions and however small the pools.
     """
     check_k(k)
     values = {name: feasible(pool) for name, pool in pools.items()}
     names = [name for name, pool in values.items() if len(pool)]
     pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
-    one_sided = [(p_value(values[a], values[b], k), p_value(values[b], values[a], k)) for a, b in pairs]
-    corrected = holm([min(1.0, 2 * min(both)) for both in one_sided])
-    return [
-        (a, b) if forward < backward else (b, a)
-        for (a, b), (forward, backward), p in zip(pairs, one_sided, corrected, strict=True)
-        if p < significance
-    ]
+    corrected = holm([two_sided_p_value(values[ours], values[theirs], k) for ours, theirs in pairs])
+    tests = []
+    for (ours, theirs), p in zip(pairs, corrected, strict=True):
+        wins, losses = (probability_better(values[a], values[b], k) for a, b in ((ours, theirs), (theirs, ours)))
+        needed = None if p < SIGNIFICANCE else needed_to_separate(values[ours], values[theirs], k, len(pairs))
+        tests.append(PairTest(ours, theirs, wins, losses, p, needed))
+    return tests
+
+
+def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
+    """Return the p-value of the lead that either has: twice that of the one that leads."""
+    leader, other = (ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours)
+    return min(1.0, 2 * p_value(leader, other, k))
+
+
+def needed_to_separate(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int) -> int | None:
+    """Estimate how many trials of each would separate the two with a power of 80%, if the lead is what it seems.
+
+    The lead that chance gives shrinks with the square root of the number of trials. None if that is more than a
+    thousand times the present number, that is, if there is no sign of a difference.
+    """
+    spread = float(np.std(permuted_leads(ours, theirs, k, _LEADS)))
+    observed = abs(lead(ours, theirs, k))
+    normal = NormalDist()
+    wanted = normal.inv_cdf(1 - SIGNIFICANCE / (2 * max(pairs, 1))) + normal.inv_cdf(_POWER)
+    if not spread or observed < wanted * spread / math.sqrt(_HOPELESS):
+        return None
+    n = min(len(ours), len(theirs))
+    return max(n + 1, math.ceil(n * (wanted * spread / observed) ** 2))
+
+
+def separated(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list[tuple[str, str]]:
+    """Return the pairs (better, worse) whose best of k differ by more than chance; lower values are better.
+
+    NaN marks an infeasible trial, which is left out. The chance that any of the claims is false is at most 5%.
+
+    >>> separated({"a": range(50), "b": range(40, 90), "c": range(41, 91)}, k=5)
+    [('a', 'b'), ('a', 'c')]
+    """
+    return [(test.better, test.worse) for test in compare_pairs(pools, k) if test.separated]
 
 
 def feasible(values: Sequence[float] | np.ndarray) -> np.ndarray:

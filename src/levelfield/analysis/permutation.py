@@ -49,6 +49,12 @@ def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int =
     return (1 + reached) / (1 + permutations)
 
 
+def permuted_leads(ours: np.ndarray, theirs: np.ndarray, k: int, permutations: int) -> np.ndarray:
+    """Return the leads of ours that chance alone gives."""
+    values = np.sort(np.concatenate([ours, theirs]))
+    return _leads(deal(len(ours), len(values), 0, permutations), values, len(ours), k)
+
+
 def _leads(counts: Iterable[np.ndarray], values: np.ndarray, ours: int, k: int) -> np.ndarray:
     """Return the lead for each permutation; counts say how many of the first 1, 2, … sorted values are ours."""
     n, theirs = len(values), len(values) - ours
