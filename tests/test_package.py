@@ -1,4 +1,4 @@
-"""What the package promises as a whole: its public names, what an import loads, its layers."""
+"""The package as a whole: its public names, and which libraries imports and commands load."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def test_public_names():
         "Data",
         "Dataset",
         "Estimate",
+        "Executor",
         "Hyperparameter",
         "Inclusion",
         "LevelfieldError",
@@ -69,7 +70,7 @@ load_study("fashion_mini")
 
 
 def test_the_data_commands_load_no_jax(tmp_path):
-    """Neither do they when they read a data set."""
+    """Not even when they read a data set."""
     code = """
 import os, sys
 from pathlib import Path
@@ -91,6 +92,6 @@ for command in (["list"], ["get", "toy", "--from", {cache!r}], ["list", "--json"
 
 
 def test_training_runs_without_the_reporting_libraries():
-    """A machine that only trains need not have them."""
+    """A machine that only trains does not need them."""
     code = "import levelfield.executors.local, levelfield.run, levelfield.store, levelfield.models.fashion_mini"
     assert not loaded_by(code) & {"altair", "polars", "vl_convert", "typer", "jinja2"}
