@@ -16,19 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import REPOSITORY
+from helpers import FIXTURES, OLD_STUDIES
 
 import levelfield as lf
 from levelfield.derive.follow import followings
 from levelfield.derive.rerun import rerun_study
 from levelfield.search import Search
 
-FIXTURES = REPOSITORY / "tests/fixtures"
 EXPECTED: dict[str, Any] = json.loads((FIXTURES / "old_store.json").read_text("utf-8"))
-ARGUMENTS = {
-    "wilson": ["wilson", "--pool", "8", "--trials", "4"],
-    "quadratic": ["quadratic", "--pool", "6", "--trials", "3", "--steps", "200", "--optimizers", "sgd,momentum,adam"],
-}
 STUDIES = {
     "wilson": lambda: lf.load_study("wilson").replace(pool=8, trials=4),
     "quadratic": lambda: (
@@ -60,7 +55,7 @@ def same(actual: Any, expected: Any, path: str = "") -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_old_store_gives_the_same_numbers(name, old_store, command):
-    code, out, err = command("report", *ARGUMENTS[name], "--store", str(old_store), "--json")
+    code, out, err = command("report", *OLD_STUDIES[name], "--store", str(old_store), "--json")
     assert code == 0, err
     expected = {key: value for key, value in EXPECTED[name].items() if key != "reruns"}
     assert all(expected[key] for key in ("rows", "beats", "audit", "boundaries", "health"))
@@ -100,7 +95,7 @@ def test_identities_and_points_are_the_stored_ones(old_store):
 def test_nothing_is_left_to_train(name, old_store, command):
     """A run on the old store trains nothing and leaves it unchanged."""
     before = old_store.read_bytes()
-    code, _, err = command("run", *ARGUMENTS[name], "--store", str(old_store))
+    code, _, err = command("run", *OLD_STUDIES[name], "--store", str(old_store))
     assert code == 0, err
     assert "nothing to run" in err
     assert old_store.read_bytes() == before
