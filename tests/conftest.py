@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from dataset_files import Toy
 from fakes import NOWHERE
 from helpers import REPOSITORY
 from hypothesis import settings
@@ -44,14 +45,11 @@ def _jax() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _registries(monkeypatch) -> Iterator[None]:
+def _registries() -> Iterator[None]:
     """Forget after each test what it has registered and which code files it has run."""
     from levelfield import registry, user_code
 
-    for name in ("_run", "_folders"):
-        monkeypatch.setattr(user_code, name, getattr(user_code, name).copy())
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    with registry.preserved():
+    with registry.preserved(), user_code.preserved():
         yield
 
 
@@ -118,3 +116,32 @@ def made() -> Callable[..., Comparison]:
             return lf.Comparison.load(study, opened)
 
     return make
+
+
+@pytest.fixture
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for data sets."""
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An empty folder for a publisher's files."""
+    (tmp_path / "source").mkdir()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def toy(cache_folder: Path, tmp_path: Path) -> Toy:
+    """A registered data set of made-up numbers."""
+    import levelfield as lf
+
+    toy = Toy()
+    lf.register_dataset("toy", lf.Dataset("", toy.write, installed=(tmp_path,)))
+    return toy
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="PyTorch is not installed; models are checked against it")

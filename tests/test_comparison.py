@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from levelfield.taxonomy.seeding import Seeded
 
 import levelfield as lf
 from levelfield.analysis.outcomes import Target

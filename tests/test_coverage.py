@@ -1,10 +1,12 @@
-"""Coverage before any training: shares that can be worked out by hand, and gradients that numpy measures too."""
+"""Coverage before any training: shares that are worked out by hand, and gradients measured again in numpy."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,9 @@ from hypothesis import strategies as st
 
 import levelfield as lf
 from levelfield.errors import UsageError
-from levelfield.taxonomy.coverage import Coverage, Shortfall, StudyCoverage
+from levelfield.taxonomy.coverage import Coverage, Shortfall, StudyCoverage, study_coverage
 
-FEW = 0.04  # what 128 quasi-random points may miss a share by
+FEW = 0.04  # the error of a share that 128 quasi-random points may have
 WIDE, ALL = {"log": [1e-6, 1e6]}, {"log": [1e-3, 1e0]}
 SGD = {"learning_rate": {"log": [1e-2, 1e0]}}
 MOMENTUM = {"learning_rate": WIDE, "one_minus_momentum": ALL}
@@ -35,13 +37,13 @@ def study_of(optimizers: dict[str, Any], **changes: Any) -> lf.Study:
     return lf.Study(**content | changes)
 
 
-def edge_of(found: StudyCoverage, special: str, general: str) -> Coverage:
-    (one,) = (each for each in found.covered if (each.edge.special, each.edge.general) == (special, general))
-    return one
+def edge_of(coverage: StudyCoverage, special: str, general: str) -> Coverage:
+    (edge,) = (edge for edge in coverage.covered if (edge.edge.special, edge.edge.general) == (special, general))
+    return edge
 
 
 def covered(special: dict[str, Any], general: dict[str, Any], scale: float | None = None, **changes: Any) -> Coverage:
-    """How one optimizer covers the other; each is called by its rule, or by special and general."""
+    """How one optimizer covers the other; they are named by their rules if these differ."""
     names = special.get("rule", "special"), general.get("rule", "general")
     names = names if names[0] != names[1] else ("special", "general")
     return edge_of(lf.coverage(study_of(dict(zip(names, (special, general), strict=True)), **changes), scale), *names)
@@ -59,44 +61,44 @@ def adam(**changes: Any) -> dict[str, Any]:
     return {"rule": "adam", **ADAM, **changes}
 
 
-def shortfall(found: Coverage, key: str) -> Shortfall:
-    (one,) = (each for each in found.short if each.key == key)
-    return one
+def shortfall(coverage: Coverage, key: str) -> Shortfall:
+    (match,) = (shortfall for shortfall in coverage.short if shortfall.key == key)
+    return match
 
 
 # Exact inclusions
 
 
 def test_half_a_learning_rate():
-    found = covered(sgd(learning_rate={"log": [1e-1, 1e1]}), momentum(learning_rate={"log": [1e-2, 1e0]}))
-    assert found.share == pytest.approx(0.5, abs=FEW)
-    assert not found.whole
-    assert [each.key for each in found.short] == ["learning_rate"]
-    assert shortfall(found, "learning_rate").needs_high == pytest.approx(10)
-    assert shortfall(found, "learning_rate").needs_low == pytest.approx(1e-2)  # there is nothing amiss
-    assert found.why == "learning_rate ≤ 1 would have to reach 10"
-    assert str(found) == "momentum's space covers 50% of sgd's: learning_rate ≤ 1 would have to reach 10"
+    coverage = covered(sgd(learning_rate={"log": [1e-1, 1e1]}), momentum(learning_rate={"log": [1e-2, 1e0]}))
+    assert coverage.share == pytest.approx(0.5, abs=FEW)
+    assert not coverage.whole
+    assert [shortfall.key for shortfall in coverage.short] == ["learning_rate"]
+    assert shortfall(coverage, "learning_rate").needs_high == pytest.approx(10)
+    assert shortfall(coverage, "learning_rate").needs_low == pytest.approx(1e-2)  # nothing is missing there
+    assert coverage.why == "learning_rate must reach 10 (now ≤ 1)"
+    assert str(coverage) == "momentum's space covers 50% of sgd's: learning_rate must reach 10 (now ≤ 1)"
 
 
 def test_both_ends_too_short():
-    found = covered(sgd(learning_rate={"log": [1e-3, 1e1]}), momentum(learning_rate={"log": [1e-2, 1e0]}))
-    assert found.share == pytest.approx(2 / 4, abs=FEW)
-    assert "≤ 1 would have to reach 10" in found.why
-    assert "≥ 0.01 would have to reach 0.001" in found.why
+    coverage = covered(sgd(learning_rate={"log": [1e-3, 1e1]}), momentum(learning_rate={"log": [1e-2, 1e0]}))
+    assert coverage.share == pytest.approx(2 / 4, abs=FEW)
+    assert "learning_rate must reach 10 (now ≤ 1)" in coverage.why
+    assert "learning_rate must reach 0.001 (now ≥ 0.01)" in coverage.why
 
 
 @pytest.mark.parametrize(
     ("axis", "words"),
     [
-        ({"one_minus_momentum": {"log": [1e-3, 0.5]}}, "one_minus_momentum ≤ 0.5 would have to reach 1"),
-        ({"momentum": {"uniform": [0.5, 0.9]}}, "momentum ≥ 0.5 would have to reach 0"),
+        ({"one_minus_momentum": {"log": [1e-3, 0.5]}}, "one_minus_momentum must reach 1 (now ≤ 0.5)"),
+        ({"momentum": {"uniform": [0.5, 0.9]}}, "momentum must reach 0 (now ≥ 0.5)"),
     ],
 )
 def test_without_momentum_zero_nothing_is_covered(axis, words):
-    found = covered(sgd(), {"rule": "momentum", "learning_rate": WIDE, **axis})
-    assert found.share == 0
-    assert found.why == words
-    assert str(found) == f"momentum's space cannot express sgd here: {words}"
+    coverage = covered(sgd(), {"rule": "momentum", "learning_rate": WIDE, **axis})
+    assert coverage.share == 0
+    assert coverage.why == words
+    assert str(coverage) == f"momentum's space cannot express sgd: {words}"
 
 
 def test_a_momentum_range_that_is_too_short():
@@ -108,7 +110,7 @@ def test_a_momentum_range_that_is_too_short():
 
 
 def test_wide_spaces_cover_everything():
-    found = lf.coverage(
+    coverage = lf.coverage(
         study_of(
             {
                 "sgd": SGD,
@@ -119,11 +121,11 @@ def test_wide_spaces_cover_everything():
                 "nadam": ADAM,
             }
         ),
-        scale=1.0,
+        gradient_scale=1.0,
     )
-    assert len(found.covered) == 8
-    for each in found.covered:
-        assert (each.share, each.whole, each.short, each.lacking, each.why) == (1.0, True, (), (), "")
+    assert len(coverage.covered) == 8
+    for edge in coverage.covered:
+        assert (edge.share, edge.whole, edge.short, edge.lacking, edge.why) == (1.0, True, (), (), "")
 
 
 # The same rule: boxes
@@ -147,26 +149,26 @@ def test_a_box_is_covered_as_far_as_they_overlap(ours, theirs):
     fixed = {"rule": "adam", "beta1": 0.9, "beta2": 0.999}
     special = {**fixed, "learning_rate": log_range(*ours[0]), "epsilon": log_range(*ours[1])}
     general = {**fixed, "learning_rate": log_range(*theirs[0]), "epsilon": log_range(*theirs[1])}
-    found = covered(special, {**general, "beta1": {"uniform": [0.0, 0.99]}})
+    coverage = covered(special, {**general, "beta1": {"uniform": [0.0, 0.99]}})
     shares = [overlap(*pair) for pair in zip(ours, theirs, strict=True)]
-    assert found.share == pytest.approx(math.prod(shares), abs=FEW)
-    # Nothing is said of an axis that holds all; of the others, how far they must reach.
-    short = {each.key: each for each in found.short}
+    assert coverage.share == pytest.approx(math.prod(shares), abs=FEW)
+    # Only axes that are too short are named, with how far they must reach.
+    short = {shortfall.key: shortfall for shortfall in coverage.short}
     assert short.keys() == {key for key, share in zip(("learning_rate", "epsilon"), shares, strict=True) if share < 1}
     for key, our, their in zip(("learning_rate", "epsilon"), ours, theirs, strict=True):
         if key in short:
             assert short[key].needs_low == pytest.approx(10.0 ** min(our[0], their[0]))
             assert short[key].needs_high == pytest.approx(10.0 ** max(sum(our), sum(their)))
     # A space that contains another covers it, and only then.
-    assert found.whole == all(share == 1 for share in shares)
+    assert coverage.whole == all(share == 1 for share in shares)
 
 
-def widened(table: dict[str, Any], found: Coverage) -> dict[str, Any]:
-    """The general optimizer with its ranges as long as they would have to be."""
+def widened(table: dict[str, Any], coverage: Coverage) -> dict[str, Any]:
+    """The general optimizer with its ranges as long as they must be."""
     change = {}
-    for each in found.short:
-        ((kind, _),) = table[each.key].items()
-        change[each.key] = {kind: [float(each.needs_low), float(each.needs_high)]}
+    for shortfall in coverage.short:
+        ((kind, _),) = table[shortfall.key].items()
+        change[shortfall.key] = {kind: [float(shortfall.needs_low), float(shortfall.needs_high)]}
     return {**table, **change}
 
 
@@ -183,17 +185,17 @@ def widened(table: dict[str, Any], found: Coverage) -> dict[str, Any]:
         ),
     ],
 )
-def test_ranges_as_long_as_they_would_have_to_be_cover_everything(special, general):
-    found = covered(special, general, 1.0)
-    assert not found.whole
-    assert covered(special, widened(general, found), 1.0).whole
+def test_ranges_as_long_as_they_must_be_cover_everything(special, general):
+    coverage = covered(special, general, 1.0)
+    assert not coverage.whole
+    assert covered(special, widened(general, coverage), 1.0).whole
 
 
 # Limits
 
 
 def smallest_epsilon(rule: str, scale: float) -> float:
-    """From which ε on a rule, written out in numpy, follows sgd to a tenth on each of 128 random walks."""
+    """The ε from which a rule, written out in numpy, follows sgd to a tenth on each of 128 random walks."""
     gradients = scale / math.sqrt(3) * np.random.default_rng(99).normal(size=(128, 40, 4))
     walk = np.cumsum(gradients, axis=1)
     unit = scale if rule == "adam" else scale**2
@@ -217,12 +219,12 @@ def tiny_epsilon() -> dict[float, StudyCoverage]:
 @pytest.mark.parametrize("rule", ["adam", "rmsprop"])
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
 def test_a_tiny_epsilon_cannot_express_sgd(tiny_epsilon, rule, scale):
-    found = edge_of(tiny_epsilon[scale], "sgd", rule)
-    assert found.share == 0
-    assert [each.key for each in found.short] == ["epsilon"]
-    assert found.short[0].high == pytest.approx(1e-8)
-    # Roughly ten times the gradients' size (rmsprop's ε is a square); numpy says it more closely.
-    needs = found.short[0].needs_high
+    coverage = edge_of(tiny_epsilon[scale], "sgd", rule)
+    assert coverage.share == 0
+    assert [shortfall.key for shortfall in coverage.short] == ["epsilon"]
+    assert coverage.short[0].high == pytest.approx(1e-8)
+    # Roughly ten times the gradients' size (rmsprop's ε is a square); numpy gives it more precisely.
+    needs = coverage.short[0].needs_high
     assert smallest_epsilon(rule, scale) / 1.5 <= needs <= 10 * smallest_epsilon(rule, scale)
     if rule == "adam":
         assert scale <= needs <= 100 * scale
@@ -230,32 +232,33 @@ def test_a_tiny_epsilon_cannot_express_sgd(tiny_epsilon, rule, scale):
 
 
 @pytest.mark.parametrize(("rule", "power"), [("adam", 1), ("rmsprop", 2)])
-def test_the_epsilon_that_it_needs_goes_with_the_gradients(tiny_epsilon, rule, power):
+def test_the_epsilon_that_it_needs_scales_with_the_gradients(tiny_epsilon, rule, power):
     needs = [edge_of(tiny_epsilon[scale], "sgd", rule).short[0].needs_high for scale in (1e-2, 1.0, 1e2)]
     assert needs[1] / needs[0] == pytest.approx(100**power)
     assert needs[2] / needs[1] == pytest.approx(100**power)
 
 
 def test_gradients_beyond_all_epsilons_ask_for_a_larger_one():
-    """For entries of 1e7, rmsprop's ε must be above 1e14: whatever is looked at, no smaller one is missing."""
+    """For entries of 1e7, rmsprop's ε must be above 1e14, so no smaller one is missing."""
     general = {"rule": "rmsprop", "learning_rate": WIDE, "momentum": 0.0, "rho": 0.9, "epsilon": {"log": [1e-6, 1e6]}}
-    found = covered(sgd(), general, 1e7)
-    assert found.share == 0
-    assert "epsilon ≥" not in found.why
+    coverage = covered(sgd(), general, 1e7)
+    assert coverage.share == 0
+    assert "epsilon" in coverage.why
+    assert "now ≥" not in coverage.why
 
 
 def test_an_adam_that_cannot_move_covers_nothing():
     """With β₂ = 1 its bias correction is zero, and so is every step."""
     general = {"rule": "adam", "learning_rate": WIDE, "beta1": 0.0, "beta2": 1.0, "epsilon": WIDE}
-    assert all(each.share == 0 for each in lf.coverage(study_of({"sgd": SGD, "adam": general}), 1.0).covered)
+    assert all(edge.share == 0 for edge in lf.coverage(study_of({"sgd": SGD, "adam": general}), 1.0).covered)
 
 
 @pytest.mark.parametrize(("low", "high", "share"), [(1e-1, 1e1, 1 / 2), (1e-3, 1e1, 1.0), (1e-3, 1e-1, 1 / 2)])
 def test_a_ratio_is_compared_with_the_learning_rate_itself(low, high, share):
     """With γ = 0 and β₂ = 0, α / ε is sgd's learning rate."""
     axes = {"learning_rate/epsilon": {"log": [low, high]}, "one_minus_beta2": 1.0, "epsilon": {"log": [1e2, 1e4]}}
-    found = covered(sgd(), adam(**axes), 1.0)
-    assert found.share == pytest.approx(share, abs=FEW)
+    coverage = covered(sgd(), adam(**axes), 1.0)
+    assert coverage.share == pytest.approx(share, abs=FEW)
 
 
 @pytest.mark.parametrize(
@@ -269,17 +272,17 @@ def test_a_ratio_is_compared_with_the_learning_rate_itself(low, high, share):
 def test_a_plain_learning_rate_goes_with_epsilon(beta2, share):
     """α = η ε in [1e3, 1e5] with ε in [1e2, 1e4]: η must be in [0.1, 1e3], half of [0.01, 1]."""
     plain = {"rule": "adam", "learning_rate": {"log": [1e3, 1e5]}, "epsilon": {"log": [1e2, 1e4]}}
-    found = covered(sgd(), {**plain, "one_minus_beta1": ALL, "beta2": beta2}, 1.0, steps=60)
-    assert found.share == pytest.approx(share, abs=FEW)
+    coverage = covered(sgd(), {**plain, "one_minus_beta1": ALL, "beta2": beta2}, 1.0, steps=60)
+    assert coverage.share == pytest.approx(share, abs=FEW)
 
 
 def test_a_momentum_close_to_one_needs_a_large_ratio():
     """α / ε = η / (1 − γ), up to 1 / 0.01: with at most 1, what has η ≤ 1 − γ, half of a square."""
     special = momentum(learning_rate={"log": [1e-2, 1e0]}, one_minus_momentum={"log": [1e-2, 1e0]})
     general = adam(**{"learning_rate/epsilon": {"log": [1e-3, 1e0]}, "one_minus_beta2": 1.0})
-    found = covered(special, general, 1.0)
-    assert found.share == pytest.approx(1 / 2, abs=FEW)
-    assert found.why == "learning_rate/epsilon ≤ 1 would have to reach 100"
+    coverage = covered(special, general, 1.0)
+    assert coverage.share == pytest.approx(1 / 2, abs=FEW)
+    assert coverage.why == "learning_rate/epsilon must reach 100 (now ≤ 1)"
 
 
 # Schedules
@@ -287,11 +290,11 @@ def test_a_momentum_close_to_one_needs_a_large_ratio():
 
 def test_choices_that_differ():
     general = momentum(schedule={**LINEAR, "decay_factor": {"choice": [1e-2, 1e-1, 0.5]}})
-    found = covered(sgd(schedule=LINEAR), general)
-    assert found.share == pytest.approx(2 / 3, abs=FEW)
-    assert found.lacking == ("decay_factor",)
-    assert found.short == ()
-    assert found.why == "decay_factor lacks a value"
+    coverage = covered(sgd(schedule=LINEAR), general)
+    assert coverage.share == pytest.approx(2 / 3, abs=FEW)
+    assert coverage.lacking == ("decay_factor",)
+    assert coverage.short == ()
+    assert coverage.why == "decay_factor lacks a value"
 
 
 def test_a_longer_list_covers_a_shorter_one():
@@ -301,9 +304,9 @@ def test_a_longer_list_covers_a_shorter_one():
 
 def test_half_the_lengths_of_a_decay():
     general = momentum(schedule={**LINEAR, "decay_steps": {"uniform": [0.75, 2.0]}})
-    found = covered(sgd(schedule=LINEAR), general)
-    assert found.share == pytest.approx(1 / 2, abs=FEW)
-    assert shortfall(found, "decay_steps").needs_low == pytest.approx(0.5, abs=0.01)
+    coverage = covered(sgd(schedule=LINEAR), general)
+    assert coverage.share == pytest.approx(1 / 2, abs=FEW)
+    assert shortfall(coverage, "decay_steps").needs_low == pytest.approx(0.5, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -311,17 +314,17 @@ def test_half_the_lengths_of_a_decay():
 )
 def test_a_constant_rate_is_a_decay_by_one(factor, share):
     constant, decaying = {"kind": "constant"}, {**LINEAR, "decay_factor": factor}
-    found = covered(sgd(schedule=constant), momentum(schedule=decaying))
-    assert found.share == share
-    assert ("decay_factor" in found.why) == (share < 1)
+    coverage = covered(sgd(schedule=constant), momentum(schedule=decaying))
+    assert coverage.share == share
+    assert ("decay_factor" in coverage.why) == (share < 1)
 
 
-# What is said of a study
+# The coverage of a study
 
 
 @pytest.fixture(scope="module")
 def mixed() -> StudyCoverage:
-    """Some of everything: whole, partly, not at all, not included."""
+    """An inclusion of each sort: covered whole, in part and not at all, and not included."""
     default = {"rule": "adam", "learning_rate": WIDE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
     short = {"learning_rate": {"log": [1e-1, 1e1]}, "one_minus_momentum": ALL}
     tiny = {**ADAM, "epsilon": {"log": [1e-12, 1e-8]}}
@@ -333,17 +336,17 @@ def mixed() -> StudyCoverage:
 def test_lines_and_dict_say_the_same(mixed):
     lines, content = list(mixed.lines()), mixed.as_dict()
     assert json.loads(json.dumps(content, allow_nan=False)) == content
-    shares = {(each["special"], each["general"]): each["share"] for each in content["inclusions"]}
+    shares = {(row["special"], row["general"]): row["share"] for row in content["inclusions"]}
     assert shares.keys() == {("sgd", "momentum"), ("sgd", "adam"), ("sgd", "nesterov"), ("momentum", "adam")} | {
         ("default", "adam")
     }
     for pair, share in shares.items():
         (line,) = (line for line in lines if re.search(rf"{pair[0]} ⊆ {pair[1]}\s", line))
         assert f" {share:.0%}" in line
-        (each,) = (each for each in content["inclusions"] if (each["special"], each["general"]) == pair)
-        assert (share == 1) == (not each["short"] and not each["lacking"])
+        (row,) = (row for row in content["inclusions"] if (row["special"], row["general"]) == pair)
+        assert (share == 1) == (not row["short"] and not row["lacking"])
         assert ("cannot express" in line) == (share == 0)
-        for short in each["short"]:
+        for short in row["short"]:
             assert short["key"] in line
             assert short["needs_low"] <= short["low"] < short["high"] <= short["needs_high"]
     assert [(gap["special"], gap["general"]) for gap in content["not_included"]] == [
@@ -356,27 +359,73 @@ def test_lines_and_dict_say_the_same(mixed):
     assert len(lines) == 2 + len(content["inclusions"]) + len(content["not_included"])  # two lines of heading
 
 
-def test_what_is_short_where(mixed):
+def test_shortfalls_are_found_where_they_are(mixed):
     assert edge_of(mixed, "sgd", "momentum").share == pytest.approx(1 / 2, abs=FEW)
     assert edge_of(mixed, "sgd", "nesterov").whole
     # At ε = 1e-8 the ratio goes from 1e2 to 1e14; up to 1e6 are 4 of these 12 decades.
     assert edge_of(mixed, "default", "adam").share == pytest.approx(4 / 12, abs=FEW)
     assert edge_of(mixed, "momentum", "adam").share == 0
-    assert "epsilon ≤ 1e-08" in edge_of(mixed, "momentum", "adam").why
+    assert "(now ≤ 1e-08)" in edge_of(mixed, "momentum", "adam").why
 
 
-def test_nothing_is_measured_where_no_limit_has_to_be_judged():
-    found = lf.coverage(study_of({"sgd": SGD, "momentum": MOMENTUM}))
-    assert found.gradient_scale is None
-    assert "gradient" not in "\n".join(found.lines())
+def test_nothing_is_measured_if_no_limit_has_to_be_judged():
+    coverage = lf.coverage(study_of({"sgd": SGD, "momentum": MOMENTUM}))
+    assert coverage.gradient_scale is None
+    assert "gradient" not in "\n".join(coverage.lines())
     alone = lf.coverage(study_of({"sgd": SGD}))
     assert (list(alone.lines()), alone.covered, alone.missing) == ([], (), ())
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_a_gradient_scale_that_is_none_is_refused(scale):
-    with pytest.raises(UsageError, match=f"gradient scale {scale:g}.*positive"):
+def test_a_gradient_scale_that_is_not_positive_is_refused(scale):
+    with pytest.raises(UsageError, match=f"gradient_scale = {scale:g}: expected a positive number"):
         lf.coverage(study_of({"sgd": SGD, "adam": ADAM}), scale)
+
+
+# Limits that cannot be judged
+
+OPTAX = {"learning_rate": WIDE, "b1": {"uniform": [0.0, 0.9]}, "eps": {"log": [1e-6, 1e6]}, "weight_decay": 0.0}
+
+
+def test_without_the_size_of_the_gradients_a_limit_is_not_evaluated():
+    coverage = study_coverage(study_of({"sgd": SGD, "momentum": MOMENTUM, "adam": ADAM}), None)
+    assert edge_of(coverage, "sgd", "momentum").whole  # exact: it needs no gradients
+    unknown = edge_of(coverage, "sgd", "adam")
+    assert (unknown.evaluated, unknown.share, unknown.whole) == (False, None, False)
+    assert str(unknown) == ("whether adam's space covers sgd's was not evaluated: the size of the gradients is unknown")
+    (line,) = (line for line in coverage.lines() if "sgd ⊆ adam" in line)
+    assert line.endswith("–  not evaluated: the size of the gradients is unknown")
+    (row,) = (row for row in coverage.as_dict()["inclusions"] if (row["special"], row["general"]) == ("sgd", "adam"))
+    assert (row["share"], row["obstacle"]) == (None, "the size of the gradients is unknown")
+    assert all("obstacle" not in row for row in coverage.as_dict()["inclusions"] if row["share"] is not None)
+
+
+def test_an_exact_way_that_covers_everything_needs_no_gradients():
+    """rmsprop follows momentum exactly with ρ = 1, and in the limit ε → ∞."""
+    general = {**RMSPROP, "rho": {"uniform": [0.0, 1.0]}}
+    del general["one_minus_rho"]
+    study = study_of({"momentum": momentum(learning_rate={"log": [1e-3, 1e0]}), "rmsprop": general})
+    (coverage,) = study_coverage(study, None).covered
+    assert len(coverage.edge.ways) == 2
+    assert coverage.whole
+    short = {**general, "learning_rate/sqrt(epsilon)": {"log": [1e-6, 1e-5]}}
+    (coverage,) = study_coverage(study_of({"momentum": MOMENTUM, "rmsprop": short}), None).covered
+    assert not coverage.evaluated
+
+
+def test_a_rule_without_equations_is_evaluated_only_with_jax():
+    study = study_of({"sgd": SGD, "optax.adamw": OPTAX})
+    (coverage,) = study_coverage(study, 1.0).covered
+    assert str(coverage).endswith("was not evaluated: optax.adamw can only be run with JAX")
+    (coverage,) = study_coverage(study, 1.0, use_jax=True).covered
+    assert coverage.whole
+    assert lf.coverage(study, 1.0).covered[0].as_dict() == coverage.as_dict()
+
+
+def test_importing_the_taxonomy_does_not_load_optax():
+    code = "from levelfield.taxonomy import coverage, simulation, trajectories, verify; import sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"levelfield.training.following", "optax"} & set(loaded)
 
 
 # The gradients' size
@@ -451,27 +500,27 @@ def cli(monkeypatch, command, tmp_path):
 def test_check_prints_coverage(cli, tmp_path):
     code, out, err = cli("check", "study.toml")
     assert (code, err) == (0, "")
-    assert re.search(r"sgd ⊆ momentum +50%  learning_rate ≥ 0.1 would have to reach 0.01\n", out)
-    assert re.search(r"momentum ⊆ adam +0%  cannot express it here: .*epsilon ≤ 0.1", out)
+    assert re.search(r"sgd ⊆ momentum +50%  learning_rate must reach 0.01 \(now ≥ 0.1\)\n", out)
+    assert re.search(r"momentum ⊆ adam +0%  cannot express it: .*epsilon must reach .* \(now ≤ 0.1\)", out)
     assert "sgd ⊄ adam_default: beta1 is fixed at 0.9 and epsilon is fixed at 1e-08\n" in out
     assert "adam_default ⊄ adam: " in out
     assert [path.name for path in tmp_path.iterdir()] == ["study.toml"]
 
 
-def test_check_as_json_with_a_gradient_scale_of_ones_own(cli):
-    """Gradients a thousand times smaller need so much less of ε."""
+def test_check_as_json_with_a_given_gradient_scale(cli):
+    """Gradients that are a thousand times smaller need a smaller ε."""
     code, out, _ = cli("check", "study.toml", "--json", "--gradient-scale", "1e-3")
-    found = json.loads(out)
+    content = json.loads(out)
     assert code == 0
-    assert found["trial_steps"] == 4 * 4 * 60
-    assert found["gradient_scale"] == 1e-3
-    shares = {(each["special"], each["general"]): each["share"] for each in found["inclusions"]}
+    assert content["trial_steps"] == 4 * 4 * 60
+    assert content["gradient_scale"] == 1e-3
+    shares = {(row["special"], row["general"]): row["share"] for row in content["inclusions"]}
     assert shares == {
         ("sgd", "momentum"): pytest.approx(0.5, abs=FEW),
         ("sgd", "adam"): 1.0,
         ("momentum", "adam"): pytest.approx(1.0, abs=FEW),
     }
-    assert {(each["special"], each["general"]) for each in found["not_included"]} == {
+    assert {(row["special"], row["general"]) for row in content["not_included"]} == {
         ("sgd", "adam_default"),
         ("momentum", "adam_default"),
         ("adam_default", "adam"),
@@ -479,7 +528,7 @@ def test_check_as_json_with_a_gradient_scale_of_ones_own(cli):
 
 
 @pytest.mark.parametrize("scale", ["0", "-1", "nan", "inf", "much"])
-def test_a_gradient_scale_that_is_none_is_refused_in_one_line(cli, scale):
+def test_check_refuses_a_gradient_scale_that_is_not_positive_in_one_line(cli, scale):
     code, out, err = cli("check", "study.toml", "--gradient-scale", scale)
     assert code == 2
     assert out == ""
@@ -487,15 +536,15 @@ def test_a_gradient_scale_that_is_none_is_refused_in_one_line(cli, scale):
     assert re.search("gradient.scale", err)
 
 
-def test_taxonomy_says_that_all_is_verified(cli):
+def test_taxonomy_verifies_every_inclusion(cli):
     code, out, _ = cli("taxonomy", "--json")
-    found = json.loads(out)
+    rows = json.loads(out)
     assert code == 0
     assert {("sgd", "momentum"), ("momentum", "adam"), ("optax.adam", "optax.adamw")} <= {
-        (each["special"], each["general"]) for each in found
+        (row["special"], row["general"]) for row in rows
     }
-    assert all(each["verified"] is True for each in found)
-    assert all(each["equations"] for each in found)
+    assert all(row["verified"] is True for row in rows)
+    assert all(row["equations"] for row in rows)
 
 
 def test_a_ratio_that_the_witness_leaves_open():

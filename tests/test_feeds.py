@@ -1,4 +1,4 @@
-"""Data beyond arrays on the device: texts read in order, streams; and what the loop does besides the rule."""
+"""Data that are not arrays on the device: streams, texts read in order; regularization; memory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def evaluate(params: Any, state: Any, batch: Any) -> Any:
 
 
 def own_batches(seed: int, batch_size: int) -> Iterator[Any]:
-    """The very batches that arrays in memory would give a trial of this seed."""
+    """Yield the batches that a trial of this seed would get from arrays in memory."""
     for step in range(10_000):
         rows = np.asarray(batch_indices(jnp.uint32(seed), jnp.arange(step, step + 1), EXAMPLES, batch_size))[0]
         yield FEATURES[rows], TARGETS[rows]
@@ -97,8 +97,9 @@ def trials(
     traced = tuple(points[0].hyperparameters)
     job = Job(on, get_rule("sgd"), schedule, steps, on.batch_size, on.eval_interval, traced)
     waiting = iter(points)
-    found = [t for segment in train(program(job, slots), lambda: next(waiting, None)) for t in segment.finished]
-    return sorted(found, key=lambda trial: trial.point.index)
+    segments = train(program(job, slots), lambda: next(waiting, None))
+    finished = [trial for segment in segments for trial in segment.finished]
+    return sorted(finished, key=lambda trial: trial.point.index)
 
 
 def points(count: int, **hyperparameters: float) -> list[Point]:
@@ -106,14 +107,14 @@ def points(count: int, **hyperparameters: float) -> list[Point]:
 
 
 def test_a_stream_trains_as_arrays_do():
-    """Three trials in two slots: one starts where another has left, with a stream of its own."""
+    """Three trials in two slots: the third gets its own stream in a slot that was used before."""
     streamed = trials(workload("stream"), points(3))
     for ours, theirs in zip(streamed, trials(workload("arrays"), points(3)), strict=True):
         np.testing.assert_array_equal(ours.curve.steps, [5, 10, 12])
         np.testing.assert_allclose(ours.curve.values["train_loss"], theirs.curve.values["train_loss"], rtol=1e-5)
 
 
-def test_a_stream_s_batches_come_in_bounded_portions(monkeypatch):
+def test_batches_of_a_stream_come_in_bounded_portions(monkeypatch):
     monkeypatch.setattr("levelfield.training.feeds._BYTES", 1)
     job = Job(workload("stream"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))
     compiled = Program(job, 2)
@@ -123,8 +124,8 @@ def test_a_stream_s_batches_come_in_bounded_portions(monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "interval", "rate"), [(3, 50, 0.05), (12, 5, 0.05), (12, 5, 1e30)])
-def test_nothing_is_read_beyond_a_trial_s_end(steps, interval, rate):
-    """Its last step, or the evaluation at which it has diverged."""
+def test_nothing_is_read_after_a_trial_ends(steps, interval, rate):
+    """It ends with its last step, or with the evaluation at which it has diverged."""
     read: dict[int, int] = {}
 
     def counted(seed: int, batch_size: int) -> Iterator[Any]:
@@ -134,9 +135,9 @@ def test_nothing_is_read_beyond_a_trial_s_end(steps, interval, rate):
 
     data = Data(Stream(EXAMPLES, (FEATURES[0], TARGETS[0]), counted), {"train": (FEATURES, TARGETS)})
     on = dataclasses.replace(workload("stream"), load=lambda: data, eval_interval=interval)
-    given = [Point(0, {"learning_rate": rate}, seed=1), *points(2)]
-    found = trials(on, given, steps=steps, slots=2)
-    assert read == {trial.point.seed: trial.curve.steps[-1] for trial in found}
+    chosen = [Point(0, {"learning_rate": rate}, seed=1), *points(2)]
+    finished = trials(on, chosen, steps=steps, slots=2)
+    assert read == {trial.point.seed: trial.curve.steps[-1] for trial in finished}
     assert read[1] == (steps if rate < 1 else interval)
 
 
@@ -151,24 +152,24 @@ def regression(steps: int, seed: int, rate: Any, l2: float = 0.0, decay: float =
     return w, b
 
 
-@pytest.mark.parametrize("regularisation", [{"l2": 0.3}, {"weight_decay": 0.3}, {"l2": 0.2, "weight_decay": 0.1}])
-def test_regularisation_by_hand(regularisation):
-    """L2 goes through the gradient, weight decay past it, × the learning rate; biases have neither."""
-    (trial,) = trials(workload("arrays"), points(1, **regularisation))
-    l2, decay = (regularisation.get(name, 0.0) for name in ("l2", "weight_decay"))
+@pytest.mark.parametrize("regularization", [{"l2": 0.3}, {"weight_decay": 0.3}, {"l2": 0.2, "weight_decay": 0.1}])
+def test_regularization_by_hand(regularization):
+    """L2 is part of the gradient; weight decay is scaled by the learning rate alone; biases have neither."""
+    (trial,) = trials(workload("arrays"), points(1, **regularization))
+    l2, decay = (regularization.get(name, 0.0) for name in ("l2", "weight_decay"))
     w, b = regression(12, 100, lambda step: 0.05, l2, decay)
     expected = np.mean((FEATURES @ w + b - TARGETS) ** 2)
     assert trial.curve.final("train_loss") == pytest.approx(expected, rel=1e-4)
 
 
 def test_weight_decay_follows_the_schedule():
-    given = points(1, weight_decay=0.5, decay_steps=1.0, decay_factor=0.01)
-    (trial,) = trials(workload("arrays"), given, schedule="linear")
+    chosen = points(1, weight_decay=0.5, decay_steps=1.0, decay_factor=0.01)
+    (trial,) = trials(workload("arrays"), chosen, schedule="linear")
     w, b = regression(12, 100, lambda step: 0.05 * (1 - 0.99 * step / 12), decay=0.5)
     assert trial.curve.final("train_loss") == pytest.approx(np.mean((FEATURES @ w + b - TARGETS) ** 2), rel=1e-4)
 
 
-def test_a_rule_s_own_weight_decay_is_not_applied_twice():
+def test_the_weight_decay_of_a_rule_is_not_applied_twice():
     job = Job(workload("arrays"), get_rule("optax.adamw"), "constant", 5, BATCH, 5, ("learning_rate", "weight_decay"))
     waiting = iter(points(1, weight_decay=1.0))
     (segment,) = train(program(job, 1), lambda: next(waiting, None))
@@ -183,7 +184,7 @@ def test_a_rule_s_own_weight_decay_is_not_applied_twice():
     )
 
 
-# A text that is read in order
+# Text that is read in order
 
 
 def counting_loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
@@ -208,13 +209,13 @@ SEQUENTIAL = Workload(
 )
 
 
-def test_a_text_is_read_in_order_and_its_state_goes_on():
+def test_a_text_is_read_in_order_and_its_state_carries_over():
     (trial,) = trials(SEQUENTIAL, points(1), steps=8, slots=1)
     assert trial.curve.values["train_number"].tolist() == [12, 1, 123, 12]  # after 2, 4, 6 and 8 batches of 3
     assert trial.curve.final("train_loss") == 5  # a whole split at once
 
 
-def test_a_text_s_layout_fixes_the_batch_size():
+def test_the_layout_of_a_text_fixes_the_batch_size():
     with pytest.raises(StudyError, match="batch_size = 2: expected 1, which the text of digits is laid out for"):
         check_workload(SEQUENTIAL, 2)
 
@@ -238,9 +239,9 @@ def quadratic(pool: int = 8) -> lf.Study:
 def run(executor: LocalExecutor, study: lf.Study) -> tuple[list[Trial], list[str]]:
     search = Search(study, "sgd")
     waiting = iter(range(study.pool))
-    stretches = list(executor.train(study, "sgd", lambda: next((search.point(index) for index in waiting), None)))
-    finished = [trial for stretch in stretches for trial in stretch.finished]
-    return sorted(finished, key=lambda trial: trial.point.index), [each.note for each in stretches if each.note]
+    segments = list(executor.train(study, "sgd", lambda: next((search.point(index) for index in waiting), None)))
+    finished = [trial for segment in segments for trial in segment.finished]
+    return sorted(finished, key=lambda trial: trial.point.index), [segment.note for segment in segments if segment.note]
 
 
 class Exhausted(Exception):
@@ -261,15 +262,15 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
 
     expected, _ = run(LocalExecutor(2), quadratic())
     monkeypatch.setattr(local, "train", failing)
-    found, notes = run(LocalExecutor(8), quadratic())
+    finished, notes = run(LocalExecutor(8), quadratic())
     assert calls == [8, 4, 2]
     assert notes == ["out of memory with 8 slots: going on with 4", "out of memory with 4 slots: going on with 2"]
-    assert [trial.point.index for trial in found] == list(range(8))
-    for ours, theirs in zip(found, expected, strict=True):
+    assert [trial.point.index for trial in finished] == list(range(8))
+    for ours, theirs in zip(finished, expected, strict=True):
         np.testing.assert_allclose(ours.curve.values["train_loss"], theirs.curve.values["train_loss"], rtol=1e-5)
 
 
-def test_one_trial_that_does_not_fit_is_said_in_one_line(monkeypatch):
+def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
     def failing(compiled: Program, take: Any) -> Any:
         take()
         raise jax.errors.JaxRuntimeError(str(Exhausted()))
@@ -280,7 +281,7 @@ def test_one_trial_that_does_not_fit_is_said_in_one_line(monkeypatch):
         run(LocalExecutor(2), quadratic())
 
 
-def test_another_failure_is_not_taken_for_a_lack_of_memory(monkeypatch):
+def test_another_failure_is_not_mistaken_for_lack_of_memory(monkeypatch):
     def failing(compiled: Program, take: Any) -> Any:
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
         yield
@@ -290,35 +291,35 @@ def test_another_failure_is_not_taken_for_a_lack_of_memory(monkeypatch):
         run(LocalExecutor(2), quadratic())
 
 
-def test_more_slots_than_memory_holds_are_not_tried(monkeypatch):
-    """A device needs a tebibyte for each of its slots; all devices of a CPU share the machine's three."""
+def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
+    """A device needs a tebibyte per slot; all devices of a CPU share the three of the machine."""
 
     def memory(compiled: Program) -> int:
         return compiled.slots // compiled.devices * 2**40
 
     monkeypatch.setattr(Program, "memory", property(memory))
     monkeypatch.setattr(local.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
-    found, notes = run(LocalExecutor(8), quadratic())
+    finished, notes = run(LocalExecutor(8), quadratic())
     assert notes == ["8 slots need more memory than there is: taking 2"]
-    assert len(found) == 8
+    assert len(finished) == 8
 
 
 @pytest.mark.parametrize(("asked", "pool", "slots"), [(3, 8, 4), (2, 8, 2), (1, 8, 1), (5, 8, 6), (8, 3, 4), (8, 1, 1)])
 def test_devices_have_equally_many_slots(asked, pool, slots, monkeypatch):
-    """As many as asked for, or some more, so that no device stands idle; not many more than the pool has trials."""
+    """At least as many as requested, so that no device is idle, but not many more than the pool has trials."""
     monkeypatch.setattr(local.jax, "local_device_count", lambda: 2)
     assert LocalExecutor(asked)._count(quadratic().replace(trials=1, pool=pool)) == slots
 
 
-def test_data_lie_on_a_device_once_however_many_slots_there_are():
+def test_a_device_holds_the_data_once_for_any_number_of_slots():
     job = Job(workload("arrays"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))
     devices = jax.local_device_count()
     few, many = (Program(job, slots)._common for slots in (4 * devices, 8 * devices))
-    assert all(one is other for one, other in zip(few.train, many.train, strict=True))
+    assert all(array is shared for array, shared in zip(few.train, many.train, strict=True))
 
 
-def test_a_program_tells_its_memory():
-    """More slots need more: each holds its parameters at least."""
+def test_a_program_reports_its_memory():
+    """More slots need more memory, at least for their parameters."""
 
     def memory(slots: int) -> int:
         job = Job(workload("arrays"), get_rule("sgd"), "constant", 12, BATCH, 5, ("learning_rate",))

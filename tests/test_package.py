@@ -12,6 +12,7 @@ def test_public_names():
     assert set(lf.__all__) == {
         "Comparison",
         "Data",
+        "Dataset",
         "Estimate",
         "Hyperparameter",
         "Inclusion",
@@ -29,6 +30,7 @@ def test_public_names():
         "load_study",
         "optimizer",
         "refine",
+        "register_dataset",
         "register_inclusion",
         "register_rule",
         "register_workload",
@@ -64,6 +66,28 @@ for name in workload_names():
 load_study("fashion_mini")
 """
     assert not loaded_by(code) & {"jax", "flax", "optax"}
+
+
+def test_the_data_commands_load_no_jax(tmp_path):
+    """Neither do they when they read a data set."""
+    code = """
+import os, sys
+from pathlib import Path
+import numpy as np
+import levelfield as lf
+from levelfield.cli import main
+os.environ["LEVELFIELD_DATA"] = {cache!r}
+lf.register_dataset("toy", lf.Dataset("", lambda source, writer, sample, report: writer.add("one", np.ones(1))))
+for command in (["list"], ["get", "toy", "--from", {cache!r}], ["list", "--json"]):
+    sys.argv = ["levelfield", "data", *command]
+    try:
+        main()
+    except SystemExit as exit:
+        assert not exit.code
+"""
+    loaded = loaded_by(code.format(cache=str(tmp_path)))
+    assert "levelfield.datasets.lm1b" in loaded
+    assert not loaded & {"jax", "flax", "optax", "grain", "tokenizers"}
 
 
 def test_training_runs_without_the_reporting_libraries():

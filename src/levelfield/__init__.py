@@ -18,15 +18,18 @@ if TYPE_CHECKING:
     from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison, compare, ladder, refine, rerun_study
     from levelfield.data import Data
+    from levelfield.datasets import register_dataset
+    from levelfield.datasets.sources import Dataset
     from levelfield.errors import LevelfieldError
     from levelfield.executors.base import Executor
     from levelfield.hyperparameters import Hyperparameter
     from levelfield.rules import optimizer, register_rule
+    from levelfield.run import coverage
     from levelfield.store import Store
     from levelfield.study import Study, load_study
-    from levelfield.taxonomy.coverage import coverage
-    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion, simulate
+    from levelfield.taxonomy.inclusions import Inclusion, register_inclusion
     from levelfield.taxonomy.order import inclusions
+    from levelfield.taxonomy.simulation import simulate
     from levelfield.taxonomy.verify import verify
     from levelfield.trial import Target
     from levelfield.workload import Workload
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Comparison": "comparison",
     "Data": "data",
+    "Dataset": "datasets.sources",
     "Estimate": "analysis.best_of",
     "Executor": "executors.base",
     "Hyperparameter": "hyperparameters",
@@ -47,23 +51,25 @@ _MODULES = {
     "Workload": "workload",
     "best_of": "analysis.best_of",
     "compare": "comparison",
-    "coverage": "taxonomy.coverage",
+    "coverage": "run",
     "inclusions": "taxonomy.order",
     "ladder": "comparison",
     "load_study": "study",
     "optimizer": "rules",
     "refine": "comparison",
+    "register_dataset": "datasets",
     "register_inclusion": "taxonomy.inclusions",
     "register_rule": "rules",
     "register_workload": "workloads",
     "rerun_study": "comparison",
-    "simulate": "taxonomy.inclusions",
+    "simulate": "taxonomy.simulation",
     "verify": "taxonomy.verify",
 }
 
 __all__ = [
     "Comparison",
     "Data",
+    "Dataset",
     "Estimate",
     "Executor",
     "Hyperparameter",
@@ -82,6 +88,7 @@ __all__ = [
     "load_study",
     "optimizer",
     "refine",
+    "register_dataset",
     "register_inclusion",
     "register_rule",
     "register_workload",

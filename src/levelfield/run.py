@@ -6,6 +6,7 @@ The CLI and ``levelfield.compare`` both call this module.
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from levelfield.pool import PoolCount, next_missing, pool_window
 from levelfield.search import Search
 from levelfield.store import Store
 from levelfield.study import Study
+from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.order import inclusions
 from levelfield.trial import Point, Progress, Trial
 from levelfield.user_code import code_digest
@@ -78,6 +80,19 @@ def prepared(study: Study, executor: str | Executor = "local", slots: int | None
     chosen.check(study)
     check_registered(study)
     return chosen
+
+
+def coverage(study: Study, gradient_scale: float | None = None, executor: str | Executor = "local") -> StudyCoverage:
+    """Return how much of each special optimizer's space the optimizers that include it can express, before training.
+
+    ``gradient_scale`` is the size of the gradients' entries; if it is needed and not given, the executor measures it.
+    """
+    if gradient_scale is not None and not 0 < gradient_scale < math.inf:
+        raise UsageError(f"gradient_scale = {gradient_scale:g}: expected a positive number, the size of the gradients")
+    if gradient_scale is None and any(edge.has_limit for edge in inclusions(study)):
+        chosen = get_executor(executor, None) if isinstance(executor, str) else executor
+        gradient_scale = chosen.gradient_scale(study)
+    return study_coverage(study, gradient_scale, use_jax=True)
 
 
 def compare(
@@ -198,7 +213,7 @@ def _train(
     provenance = dict(executor.provenance())
     if study.code:
         provenance["code"] = code_digest(study.code)
-    if any(inclusion.limit for edge in inclusions(study) for inclusion in edge.ways):
+    if any(edge.has_limit for edge in inclusions(study)):
         provenance["gradient_scale"] = executor.gradient_scale(study)
     for progress in executor.train(study, name, take):
         store.add(identity, definition, metrics, progress.finished, provenance)

@@ -25,27 +25,27 @@ Hyperparameters = dict[str, Value]
 
 
 class Dimension(Protocol):
-    """One axis of a space: the unit interval to values, and back."""
+    """A mapping between the unit interval and the values of one axis."""
 
     @property
     def free(self) -> bool: ...
     @property
     def ends(self) -> tuple[Value, ...]:
-        """The values it lies between; all of them where they are listed."""
+        """The bounds of a range, or all values of a choice."""
         ...
 
     @property
     def size(self) -> float:
-        """How many values it has; infinite for a range."""
+        """The number of values; infinite for a range."""
         ...
 
     def value(self, unit: float) -> Value: ...
     def unit(self, value: Value) -> float:
-        """The unit coordinate; outside [0, 1] for a value outside the range, NaN where there is none."""
+        """Return the unit coordinate: outside [0, 1] for a value outside the range, NaN for one that is not listed."""
         ...
 
     def spec(self) -> Any:
-        """The dimension as a study file writes it."""
+        """Return the dimension as a study file writes it."""
         ...
 
 
@@ -107,9 +107,7 @@ class Log:
 
     def __post_init__(self) -> None:
         if self.low <= 0:
-            raise SpaceError(
-                f"log = [{self.low:g}, {self.high:g}] starts at {self.low:g}: a log range must be positive"
-            )
+            raise SpaceError(f"log = [{self.low:g}, {self.high:g}]: expected positive numbers; use uniform otherwise")
         _check_range("log", self.low, self.high)
 
     @property
@@ -121,9 +119,9 @@ class Log:
         return math.inf
 
     def value(self, unit: float) -> float:
-        # Interpolating the logarithms can leave the range by a rounding error.
-        inside = math.exp(math.log(self.low) + unit * (math.log(self.high) - math.log(self.low)))
-        return min(max(inside, self.low), self.high)
+        # Rounding errors in the logarithms must not leave the range.
+        value = math.exp(math.log(self.low) + unit * (math.log(self.high) - math.log(self.low)))
+        return min(max(value, self.low), self.high)
 
     def unit(self, value: Value) -> float:
         value = float(value)
@@ -137,7 +135,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Integer:
-    """Every whole number from low to high, both included, equally likely."""
+    """Every integer from low to high, both included, equally likely."""
 
     low: int
     high: int
@@ -145,7 +143,7 @@ class Integer:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.low, int) and isinstance(self.high, int)):
-            raise SpaceError(f"integer = [{self.low}, {self.high}] must hold whole numbers")
+            raise SpaceError(f"integer = [{self.low}, {self.high}]: expected two integers")
         _check_range("integer", self.low, self.high)
 
     @property
@@ -173,9 +171,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not self.values:
-            raise SpaceError("choice = [] is empty: list at least one value")
+            raise SpaceError("choice = []: expected at least one value")
         if len(set(self.values)) != len(self.values):
-            raise SpaceError(f"choice = {list(self.values)} lists a value twice")
+            raise SpaceError(f"choice = {list(self.values)}: expected each value once")
 
     @property
     def ends(self) -> tuple[Value, ...]:
@@ -202,7 +200,7 @@ _KINDS = ("log", "uniform", "integer", "choice")
 
 
 def dimension(spec: Any) -> Dimension:
-    """A dimension from what a study file holds: a value, or a table with one kind.
+    """Return the dimension that a study file describes by a value, or by a table with one kind.
 
     >>> round(dimension({"log": [1e-3, 1e-1]}).value(0.5), 9)
     0.01
@@ -213,25 +211,25 @@ def dimension(spec: Any) -> Dimension:
         return Fixed(spec)
     if isinstance(spec, int | float):
         if not _is_finite(spec):
-            shown = spec if isinstance(spec, float) else "a whole number of that size"
-            raise SpaceError(f"{shown} is no usable value: give a finite number")
+            shown = spec if isinstance(spec, float) else "an integer of that size"
+            raise SpaceError(f"expected a finite number, got {shown}")
         return Fixed(spec)
     if not isinstance(spec, Mapping) or len(spec) != 1 or next(iter(spec)) not in _KINDS:
         raise SpaceError(
-            f"{_show(spec)} is no dimension: give a value or a table like {{ log = [1e-3, 1e-1] }} "
-            f"({', '.join(_KINDS)})"
+            f"expected a value or a table such as {{ log = [1e-3, 1e-1] }} (one of {', '.join(_KINDS)}), "
+            f"got {_show(spec)}"
         )
     kind, content = next(iter(spec.items()))
     if not isinstance(content, Sequence) or isinstance(content, str):
-        raise SpaceError(f"{kind} = {content!r} must be a list in brackets")
+        raise SpaceError(f"{kind} = {content!r}: expected a list")
     if kind == "choice":
         if not all(isinstance(value, bool | int | float | str) for value in content):
-            raise SpaceError(f"choice = {content} must list numbers, booleans or strings")
+            raise SpaceError(f"choice = {content}: expected numbers, booleans or strings")
         if not all(isinstance(value, str) or _is_finite(value) for value in content):
-            raise SpaceError(f"choice = {content} must list finite numbers")
+            raise SpaceError(f"choice = {content}: expected finite numbers")
         return Choice(tuple(content))
     if len(content) != 2 or not all(_is_number(bound) for bound in content):
-        raise SpaceError(f"{kind} = {content} must be two numbers, [low, high], both finite")
+        raise SpaceError(f"{kind} = {content}: expected two finite numbers, [low, high]")
     low, high = content
     if kind == "integer":
         return Integer(low, high)
@@ -240,7 +238,7 @@ def dimension(spec: Any) -> Dimension:
 
 @dataclass(frozen=True)
 class Axis:
-    """A key of a space, what it means, and its dimension."""
+    """A key of a space, the hyperparameter that it stands for, and its dimension."""
 
     key: str
     dimension: Dimension
@@ -251,11 +249,11 @@ class Axis:
 
     @property
     def extremes(self) -> tuple[Value, ...]:
-        """The values the hyperparameter lies between; none for a ratio, whose bounds are not its own."""
+        """The bounds of the hyperparameter; none for a ratio, which bounds only the quotient."""
         return () if self.divisor else tuple(self.hyperparameter(end, {}) for end in self.dimension.ends)
 
     def hyperparameter(self, coordinate: Value, others: Mapping[str, Value]) -> Value:
-        """The hyperparameter's value from the axis's coordinate (and its divisor's value)."""
+        """Return the hyperparameter's value from the axis's coordinate (and its divisor's value)."""
         if self.one_minus:
             return 1.0 - float(coordinate)
         if self.divisor:
@@ -263,139 +261,151 @@ class Axis:
         return coordinate
 
     def coordinate(self, hyperparameters: Mapping[str, Value]) -> Value:
-        """The inverse of ``hyperparameter``."""
+        """Return the coordinate of the hyperparameter's value; the inverse of ``hyperparameter``."""
         value = hyperparameters[self.name]
         if (self.one_minus or self.divisor) and isinstance(self.dimension, Fixed | Choice):
-            made = {self.hyperparameter(each, hyperparameters): each for each in self.dimension.ends}
-            if value in made:  # found as it was made: the way back may round
-                return made[value]
+            # Compare what the listed coordinates give: computing backward could round to an unlisted one.
+            coordinates = {self.hyperparameter(listed, hyperparameters): listed for listed in self.dimension.ends}
+            if value in coordinates:
+                return coordinates[value]
         if self.one_minus:
             return 1.0 - float(value)
         if self.divisor:
-            found = float(value) / self._divisor(hyperparameters)
-            return round(found) if isinstance(self.dimension, Integer) else found
+            ratio = float(value) / self._divisor(hyperparameters)
+            return round(ratio) if isinstance(self.dimension, Integer) else ratio
         return value
 
     def holds(self, hyperparameters: Mapping[str, Value]) -> bool:
-        """Whether these hyperparameters lie in the axis's range; rounding may push them over its end a little."""
-        if isinstance(self.dimension, Fixed | Choice):  # compared as they were made: the way back may round
-            made = (self.hyperparameter(each, hyperparameters) for each in self.dimension.ends)
-            return hyperparameters[self.name] in made
+        """Return whether these hyperparameters lie in the axis's range, up to rounding errors."""
+        if isinstance(self.dimension, Fixed | Choice):
+            values = (self.hyperparameter(listed, hyperparameters) for listed in self.dimension.ends)
+            return hyperparameters[self.name] in values
         return -_ROUNDING <= self.dimension.unit(self.coordinate(hyperparameters)) <= 1 + _ROUNDING
 
     def narrowed(self, kept: Sequence[Any]) -> Axis:
-        """The axis with a part of its range: (low, high), None for an end that stays; or the choices that stay."""
+        """Return the axis with part of its range: (low, high), None for an end that stays; or the choices to keep."""
         if not self.dimension.free:
-            raise SpaceError(f"{self.key} is fixed: there is nothing to narrow")
+            raise SpaceError(f"{self.key} is fixed and cannot be narrowed")
         if isinstance(kept, str) or not isinstance(kept, Collection):
-            raise SpaceError(f"{self.key}: {kept!r} is no range: give (low, high), or the choices that stay in a list")
+            raise SpaceError(f"{self.key}: expected (low, high) or a list of choices to keep, got {kept!r}")
         if isinstance(self.dimension, Choice):
-            for value in kept:
-                if value not in self.dimension.values:
-                    raise SpaceError(f"{self.key}: {value!r} is none of its choices {list(self.dimension.values)}")
-            values = tuple(value for value in self.dimension.values if value in kept)
-            if not values:
-                raise SpaceError(f"{self.key}: keep at least one of its choices {list(self.dimension.values)}")
-            return replace(self, dimension=Choice(values))
-        first, last = (float(end) for end in self.dimension.ends)
+            return replace(self, dimension=self._kept_choices(self.dimension, kept))
         if len(kept) != 2:
-            raise SpaceError(f"{self.key}: {kept!r} is no range: give (low, high), None for an end that stays")
-        low, high = (end if given is None else float(given) for end, given in zip((first, last), kept, strict=True))
+            raise SpaceError(f"{self.key}: expected (low, high), with None for an end that stays, got {kept!r}")
+        first, last = (float(end) for end in self.dimension.ends)
+        low, high = (end if bound is None else float(bound) for end, bound in zip((first, last), kept, strict=True))
         low, high = max(low, first), min(high, last)
-        whole = isinstance(self.dimension, Integer)
-        if not low < high or (whole and not math.ceil(low) < math.floor(high)):
-            raise SpaceError(f"{self.key}: {kept!r} keeps no range within [{first:g}, {last:g}]: give low < high")
-        if whole:
+        is_integer = isinstance(self.dimension, Integer)
+        if not low < high or (is_integer and not math.ceil(low) < math.floor(high)):
+            raise SpaceError(f"{self.key}: expected low < high within [{first:g}, {last:g}], got {kept!r}")
+        if is_integer:
             return replace(self, dimension=Integer(math.ceil(low), math.floor(high)))
         return replace(self, dimension=type(self.dimension)(low, high))  # type: ignore[call-arg]
+
+    def _kept_choices(self, choice: Choice, kept: Collection[Any]) -> Choice:
+        listed = list(choice.values)
+        for value in kept:
+            if value not in listed:
+                raise SpaceError(f"{self.key}: expected values from {listed}, got {value!r}")
+        if not kept:
+            raise SpaceError(f"{self.key}: expected at least one of {listed}")
+        return Choice(tuple(value for value in listed if value in kept))
 
     def _divisor(self, hyperparameters: Mapping[str, Value]) -> float:
         value = float(hyperparameters[self.divisor or ""])
         return math.sqrt(value) if self.root else value
 
 
+_ONE_MINUS = "one_minus_"
 _KEY = re.compile(r"^(?P<name>\w+)(/(sqrt\((?P<root>\w+)\)|(?P<divisor>\w+)))?$", re.ASCII)
 
 
-def axis(key: str, spec: Any) -> Axis:
+def parse_axis(key: str, spec: Any) -> Axis:
+    """Return the axis that a study file describes by a key and a value or range."""
     match = _KEY.fullmatch(key)
-    if not match or key == "one_minus_":
-        raise SpaceError(f"{key!r} is no hyperparameter: write x, one_minus_x, x/y or x/sqrt(y)")
+    if not match or key == _ONE_MINUS:
+        raise SpaceError(f"invalid key {key!r}; expected x, one_minus_x, x/y or x/sqrt(y) for hyperparameters x and y")
     try:
-        found = dimension(spec)
+        parsed = dimension(spec)
     except SpaceError as error:
         raise SpaceError(f"{key}: {error}") from None
     name, divisor = match["name"], match["divisor"] or match["root"]
-    one_minus = name.startswith("one_minus_")
+    one_minus = name.startswith(_ONE_MINUS)
     if one_minus and divisor:
-        raise SpaceError(f"{key!r} is both one_minus and a ratio: use one of them")
-    if (one_minus or divisor) and not all(_is_number(v) for v in found.ends):
-        raise SpaceError(f"{key} = {_show(spec)} must be numeric")
-    if one_minus and not all(0 < float(end) <= 1 for end in found.ends):
-        raise SpaceError(f"{key} = {_show(spec)} leaves (0, 1]: 1 − x must lie in it, so that 0 ≤ {name[10:]} < 1")
-    return Axis(key, found, name[10:] if one_minus else name, one_minus, divisor, bool(match["root"]))
+        raise SpaceError(f"invalid key {key!r}: one_minus cannot be combined with a ratio")
+    if (one_minus or divisor) and not all(_is_number(end) for end in parsed.ends):
+        raise SpaceError(f"{key} = {_show(spec)}: expected numbers")
+    name = name.removeprefix(_ONE_MINUS)
+    if one_minus and not all(0 < float(end) <= 1 for end in parsed.ends):
+        raise SpaceError(f"{key} = {_show(spec)}: expected values in (0, 1], so that 0 ≤ {name} < 1")
+    return Axis(key, parsed, name, one_minus, divisor, bool(match["root"]))
 
 
 @dataclass(frozen=True)
 class Space:
-    """Axes in a canonical order, so that a file's order of keys changes nothing."""
+    """Axes in a canonical order, so that the order of a file's keys changes nothing."""
 
     axes: tuple[Axis, ...]
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Space:
-        axes = tuple(axis(key, spec) for key, spec in sorted(table.items()))
-        by_name: dict[str, str] = {}
-        for one in axes:
-            if one.name in by_name:
-                raise SpaceError(f"{one.name} is given twice, as {by_name[one.name]!r} and {one.key!r}: keep one")
-            by_name[one.name] = one.key
-        for one in axes:
-            if one.divisor and one.divisor not in by_name:
-                raise SpaceError(f"{one.key!r} needs {one.divisor}: give {one.divisor} a range or a value")
-            if one.divisor and "/" in by_name[one.divisor]:
-                raise SpaceError(f"{one.key!r} divides by {one.divisor}, which is a ratio itself")
-            if one.divisor:
-                divisor = next(other for other in axes if other.name == one.divisor)
-                if not all(_is_number(end) and float(end) > 0 for end in divisor.extremes):
-                    raise SpaceError(f"{one.key!r} divides by {one.divisor}, which must be positive throughout")
+        axes = tuple(parse_axis(key, spec) for key, spec in sorted(table.items()))
+        by_name: dict[str, Axis] = {}
+        for axis in axes:
+            if axis.name in by_name:
+                raise SpaceError(
+                    f"{axis.name} is given twice, as {by_name[axis.name].key!r} and {axis.key!r}; remove one of them"
+                )
+            by_name[axis.name] = axis
+        for axis in axes:
+            if axis.divisor:
+                _check_divisor(axis, by_name.get(axis.divisor))
         return cls(axes)
 
     @property
     def free(self) -> tuple[Axis, ...]:
-        return tuple(one for one in self.axes if one.dimension.free)
+        return tuple(axis for axis in self.axes if axis.dimension.free)
 
     @property
     def size(self) -> float:
-        """How many points a grid over the space has; infinite where an axis is a range."""
-        return math.prod(one.dimension.size for one in self.axes)
+        """The number of points of a grid over the space; infinite if an axis is a range."""
+        return math.prod(axis.dimension.size for axis in self.axes)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(one.name for one in self.axes)
+        return tuple(axis.name for axis in self.axes)
 
     def __iter__(self) -> Iterator[Axis]:
         return iter(self.axes)
 
     def hyperparameters(self, unit: Sequence[float] | np.ndarray) -> Hyperparameters:
-        """The hyperparameters at a point of the unit cube (one coordinate for each free axis)."""
+        """Return the hyperparameters at a point of the unit cube (one coordinate for each free axis)."""
         if len(unit) != len(self.free):
-            raise SpaceError(f"the space has {len(self.free)} free axes, the point {len(unit)} coordinates")
-        coordinates = iter(unit)
-        raw = {
-            one.key: one.dimension.value(float(next(coordinates)) if one.dimension.free else 0.5) for one in self.axes
+            raise SpaceError(f"expected a point with {len(self.free)} coordinates, one per free axis, got {len(unit)}")
+        units = iter(unit)
+        coordinates = {
+            axis.key: axis.dimension.value(float(next(units)) if axis.dimension.free else 0.5) for axis in self.axes
         }
         values: Hyperparameters = {}
-        for one in sorted(self.axes, key=lambda one: one.divisor is not None):  # divisors first
-            values[one.name] = one.hyperparameter(raw[one.key], values)
-        return {one.name: values[one.name] for one in self.axes}
+        for axis in sorted(self.axes, key=lambda axis: axis.divisor is not None):  # divisors first
+            values[axis.name] = axis.hyperparameter(coordinates[axis.key], values)
+        return {name: values[name] for name in self.names}
 
     def unit(self, hyperparameters: Mapping[str, Value]) -> np.ndarray:
-        """The point of the unit cube at these hyperparameters; outside it where they leave the space."""
-        return np.array([one.dimension.unit(one.coordinate(hyperparameters)) for one in self.free])
+        """Return the point of the unit cube at these hyperparameters; outside of it if they leave the space."""
+        return np.array([axis.dimension.unit(axis.coordinate(hyperparameters)) for axis in self.free])
 
     def spec(self) -> dict[str, Any]:
-        return {one.key: one.dimension.spec() for one in self.axes}
+        return {axis.key: axis.dimension.spec() for axis in self.axes}
+
+
+def _check_divisor(axis: Axis, divisor: Axis | None) -> None:
+    if divisor is None:
+        raise SpaceError(f"{axis.key!r} needs {axis.divisor}; give {axis.divisor} a range or a value")
+    if divisor.divisor:
+        raise SpaceError(f"{axis.key!r} divides by {divisor.name}, which is a ratio itself; give it a range or a value")
+    if not all(_is_number(end) and float(end) > 0 for end in divisor.extremes):
+        raise SpaceError(f"{axis.key!r} divides by {divisor.name}, whose values must be positive numbers")
 
 
 def _is_number(value: Any) -> bool:
@@ -403,13 +413,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_finite(value: float) -> bool:
-    return abs(value) <= sys.float_info.max  # math.isfinite stumbles over huge whole numbers
+    return abs(value) <= sys.float_info.max  # math.isfinite raises an error for huge integers
 
 
 def _check_range(kind: str, low: float, high: float) -> None:
+    if low > high:
+        raise SpaceError(f"{kind} = [{low:g}, {high:g}] is reversed; expected [low, high]")
     if not low < high:
-        remedy = "the low end comes first" if low > high else "for a single value write the value itself"
-        raise SpaceError(f"{kind} = [{low:g}, {high:g}] is {'reversed' if low > high else 'empty'}: {remedy}")
+        raise SpaceError(f"{kind} = [{low:g}, {high:g}] is empty; give a single value without a range")
 
 
 def _show(spec: Any) -> str:

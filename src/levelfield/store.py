@@ -1,7 +1,7 @@
-"""The store: every finished trial, with its curve, hyperparameters, seed, timing and provenance.
+"""The store: every finished trial with its curve, hyperparameters, seed, timing and provenance.
 
-SQLite by default, PostgreSQL when several machines write; one schema. A trial is written once, when it has
-finished, in one transaction with all that belongs to it, so a process killed at any moment leaves no half of one.
+SQLite by default, PostgreSQL if several machines write; both have the same schema. A trial is written once, when it has
+finished, in one transaction with everything that belongs to it, so killing the process never leaves part of a trial.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from levelfield.study import digest
 from levelfield.trial import Curve, Direction, Point, Status, Trial
 
 SCHEMA_VERSION = 1
-_CREATION = 0x6C66  # the lock under which a store is created
-_PATIENCE = 300  # seconds to wait for others who hold a SQLite store
+_CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created
+_SQLITE_TIMEOUT = 300  # seconds to wait while another process has locked the store
 
 _schema = sa.MetaData()
 _meta = sa.Table(
@@ -32,7 +32,7 @@ _meta = sa.Table(
     sa.Column("key", sa.String(64), primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
-# One row for all trials of the same definition, whatever study they were run for.
+# One row for all trials with the same definition, whatever study they were run for.
 _optimizers = sa.Table(
     "optimizers",
     _schema,
@@ -44,7 +44,7 @@ _provenance = sa.Table(
     "provenance",
     _schema,
     sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("content", sa.Text, nullable=False),  # JSON: versions, device, precision
+    sa.Column("content", sa.Text, nullable=False),  # JSON: versions, device, precision, …
 )
 _trials = sa.Table(
     "trials",
@@ -63,7 +63,7 @@ _trials = sa.Table(
 
 
 class Store:
-    """Finished trials by optimizer and index. ``Store.open`` creates it where there is none."""
+    """Finished trials by optimizer and index. ``Store.open`` opens or creates one."""
 
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine = engine
@@ -71,28 +71,28 @@ class Store:
 
     @classmethod
     def open(cls, location: str | Path, *, create: bool = True) -> Store:
-        """The store at a path (SQLite) or a database URL such as ``postgresql://…``."""
+        """Open the store at a path (SQLite) or a database URL such as ``postgresql://…``."""
         url = _url(location)
         if url.get_backend_name() == "sqlite" and url.database:
             path = Path(url.database)
             if not create and not path.exists():
-                raise NoStore(str(location), "no such store; 'levelfield run' or 'compare' makes one")
+                raise NoStore(str(location), "no such store; a run creates it")
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise StoreError(f"{path.parent}: cannot be created ({error.strerror})") from None
+                raise StoreError(f"{path.parent}: cannot create the folder ({error.strerror})") from None
         name = without_password(location)
         try:
             store = cls(_engine(url), name)
         except ModuleNotFoundError as error:
-            raise StoreError(f"{name}: needs {error.name}: pip install 'levelfield[postgres]'") from None
+            raise StoreError(f"{name} needs {error.name}; run pip install 'levelfield[postgres]'") from None
         except sa.exc.NoSuchModuleError:
-            raise StoreError(f"{name}: no driver is called {url.drivername!r}; write postgresql://…") from None
+            raise StoreError(f"{name}: unknown driver {url.drivername!r}; expected postgresql://…") from None
         try:
             store._check_or_create(create)
         except sa.exc.DatabaseError as error:
             store.close()
-            raise StoreError(f"{name}: cannot be used as a store ({_reason(error)})") from None
+            raise StoreError(f"{name}: cannot open the store ({_reason(error)})") from None
         except StoreError:
             store.close()
             raise
@@ -102,25 +102,28 @@ class Store:
         inspector = sa.inspect(self._engine)
         tables = inspector.get_table_names()
         if _meta.name not in tables:
-            columns = {name: {each.name for each in table.columns} for name, table in _schema.tables.items()}
-            if any(columns.get(name) != {each["name"] for each in inspector.get_columns(name)} for name in tables):
-                raise StoreError(f"{self.name}: a database, but no levelfield store; name another file")
+            # A process may have been killed while it created the store: its tables are ours, and incomplete.
+            expected = {name: {column.name for column in table.columns} for name, table in _schema.tables.items()}
+            actual = {name: {column["name"] for column in inspector.get_columns(name)} for name in tables}
+            if any(columns != expected.get(name) for name, columns in actual.items()):
+                raise StoreError(f"{self.name}: a database of another program, not a levelfield store")
             if not create:
-                raise NoStore(self.name, "holds no trials")
+                raise NoStore(self.name, "the store is empty; a run fills it")
             self._create()
         with self._connect() as connection:
-            found = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))
-        if int(found or 0) > SCHEMA_VERSION:
+            version = connection.scalar(sa.select(_meta.c.value).where(_meta.c.key == "schema"))
+        if int(version or 0) > SCHEMA_VERSION:
             raise StoreError(
-                f"{self.name}: schema {found} is newer than this version's {SCHEMA_VERSION}; upgrade levelfield"
+                f"{self.name}: the store has schema {version}, this version of levelfield reads up to "
+                f"{SCHEMA_VERSION}; upgrade levelfield"
             )
 
     def _create(self) -> None:
         with self._connect() as connection:
             if self._engine.dialect.name == "postgresql":
-                # "If not exists" alone does not stand two at once there: one at a time.
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION)))
-            # SQLite keeps each table at once: the one that makes it a store comes last.
+                # "If not exists" fails if two processes create the same table at once.
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+            # SQLite commits each table separately, so the table that marks a complete store comes last.
             for table in (_optimizers, _provenance, _trials, _meta):
                 connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
             version = self._insert(_meta).values(key="schema", value=str(SCHEMA_VERSION))
@@ -128,12 +131,12 @@ class Store:
 
     @contextmanager
     def _connect(self) -> Iterator[sa.Connection]:
-        """A transaction; what the database objects to becomes a StoreError."""
+        """Open a transaction and turn the database's errors into a StoreError."""
         try:
             with self._engine.begin() as connection:
                 yield connection
         except sa.exc.DatabaseError as error:
-            raise StoreError(f"{self.name}: cannot be read or written ({_reason(error)})") from None
+            raise StoreError(f"{self.name}: cannot read or write the store ({_reason(error)})") from None
 
     def _insert(self, table: sa.Table) -> Any:
         return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
@@ -146,45 +149,48 @@ class Store:
         trials: Sequence[Trial],
         provenance: Mapping[str, Any],
     ) -> None:
-        """Add finished trials, all or none. A trial that is there already stays as it is."""
+        """Add finished trials, all or none. Trials that the store already has stay unchanged."""
         if not trials:
             return
         rows = [_row(optimizer, trial, sorted(metrics), digest(provenance)) for trial in trials]
-        about = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
-        source = {"id": digest(provenance), "content": json.dumps(provenance)}
+        optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
+        provenance_row = {"id": digest(provenance), "content": json.dumps(provenance)}
         self.check_metrics(optimizer, metrics)
         with self._connect() as connection:
-            for table, content in ((_optimizers, [about]), (_provenance, [source]), (_trials, rows)):
+            for table, content in ((_optimizers, [optimizer_row]), (_provenance, [provenance_row]), (_trials, rows)):
                 connection.execute(self._insert(table).on_conflict_do_nothing(), content)
 
     def check_metrics(self, optimizer: str, metrics: Mapping[str, Direction]) -> None:
-        """Refuse metrics that the optimizer's stored trials do not have."""
+        """Raise if the optimizer's stored trials have other metrics than these."""
         with self._connect() as connection:
-            known = connection.scalar(sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer))
-        if known and json.loads(known).keys() != metrics.keys():
-            raise StoreError(f"{self.name}: its trials have other metrics; raise the workload's version")
+            stored = connection.scalar(sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer))
+        if stored and json.loads(stored).keys() != metrics.keys():
+            raise StoreError(
+                f"{self.name}: the stored trials have the metrics {', '.join(json.loads(stored))}, the workload has "
+                f"{', '.join(metrics)}; increase the workload's version to keep them apart"
+            )
 
     def count(self) -> int:
-        """How many trials there are, of all studies."""
+        """Return the number of trials of all studies."""
         with self._connect() as connection:
             return int(connection.execute(sa.select(sa.func.count()).select_from(_trials)).scalar_one())
 
     def statuses(self, optimizer: str) -> dict[int, Status]:
-        """Index → status of all finished trials: all that is needed to know what is missing."""
+        """Return the status of each finished trial of an optimizer by index."""
         query = sa.select(_trials.c.index, _trials.c.status).where(_trials.c.optimizer == optimizer)
         with self._connect() as connection:
             return {index: Status(status) for index, status in connection.execute(query)}
 
     def trials(self, optimizer: str) -> list[Trial]:
-        """All finished trials of an optimizer, by index."""
-        about = sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer)
+        """Return all finished trials of an optimizer, by index."""
+        metrics_query = sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer)
         query = sa.select(_trials).where(_trials.c.optimizer == optimizer).order_by(_trials.c.index)
         with self._connect() as connection:
-            metrics = json.loads(connection.scalar(about) or "{}")
+            metrics = json.loads(connection.scalar(metrics_query) or "{}")
             return [_trial(row, list(metrics)) for row in connection.execute(query)]
 
     def provenance(self, optimizer: str) -> list[dict[str, Any]]:
-        """Where the trials of an optimizer were trained, each place once."""
+        """Return each provenance of an optimizer's trials once."""
         ids = sa.select(_trials.c.provenance).where(_trials.c.optimizer == optimizer).distinct()
         query = sa.select(_provenance.c.content).where(_provenance.c.id.in_(ids)).order_by(_provenance.c.id)
         with self._connect() as connection:
@@ -201,9 +207,10 @@ class Store:
 
 
 def _engine(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() == "sqlite":  # somebody who reads it must not end a run
-        return sa.create_engine(url, connect_args={"timeout": _PATIENCE})
-    return sa.create_engine(url, pool_pre_ping=True)  # hours may pass from one trial to the next
+    if url.get_backend_name() == "sqlite":
+        # A process that reads the store for a moment must not end a run.
+        return sa.create_engine(url, connect_args={"timeout": _SQLITE_TIMEOUT})
+    return sa.create_engine(url, pool_pre_ping=True)  # a connection may time out between two trials
 
 
 def _url(location: str | Path) -> sa.URL:
@@ -212,16 +219,16 @@ def _url(location: str | Path) -> sa.URL:
     try:
         url = sa.make_url(str(location))
     except (sa.exc.ArgumentError, ValueError):
-        raise StoreError(f"{without_password(location)}: no path and no database URL") from None
+        raise StoreError(f"{without_password(location)}: expected a file or a postgresql:// URL") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(f"{without_password(location)}: a store is a file or a postgresql:// URL")
+        raise StoreError(f"{without_password(location)}: expected a file or a postgresql:// URL")
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     return url
 
 
 def without_password(location: str | Path) -> str:
-    """A location as messages show it."""
+    """Return a location as messages show it."""
     return re.sub(r"://([^:@/]*):.*@", r"://\1:***@", str(location))
 
 

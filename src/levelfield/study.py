@@ -359,7 +359,7 @@ def _one_line(error: ValidationError) -> str:
     """Return pydantic's first complaint as a sentence: the field, what it got, what to do."""
     unknown = ("extra_forbidden", "unexpected_keyword_argument")
     # A misspelled field is also missing: report the spelling first.
-    first, *_ = sorted(error.errors(include_url=False), key=lambda complaint: complaint["type"] not in unknown)
+    first, *rest = sorted(error.errors(include_url=False), key=lambda complaint: complaint["type"] not in unknown)
     path = ".".join(str(part) for part in first["loc"])
     if first["type"] in unknown:
         *parents, last = first["loc"]
@@ -368,6 +368,31 @@ def _one_line(error: ValidationError) -> str:
         return f"unknown field {path!r}{suggestion(str(last), fields.get(parent, Study.model_fields))}"
     if first["type"] == "missing":
         return f"{path} is missing: a study needs it"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{path} = {first['input']!r}: {message[0].lower() + message[1:]}{more}"
+    # Fields that a valid workload would have filled in are missing only because of the first complaint.
+    others = sum(complaint["type"] != "missing" for complaint in rest)
+    more = f" (and {others} more)" if others else ""
+    return f"{path} = {first['input']!r}: {_expectation(first)}{more}"
+
+
+def _expectation(complaint: Mapping[str, Any]) -> str:
+    """Return what pydantic would have accepted, in the words of levelfield's other errors."""
+    limits = complaint.get("ctx", {})
+    expected = {
+        "int_type": "an integer",
+        "int_from_float": "an integer",
+        "finite_number": "a finite number",
+        "float_type": "a number",
+        "float_parsing": "a number",
+        "tuple_type": "a list of tables",
+        "string_type": "a string",
+        "dict_type": "a table",
+        "dataclass_type": "a table",
+        "model_type": "a table",
+        "greater_than_equal": f"an integer of at least {limits.get('ge')}",
+        "greater_than": f"a number above {limits.get('gt')}",
+        "less_than": f"an integer below {limits.get('lt')}",
+        "less_than_equal": f"a number of at most {limits.get('le')}",
+        "literal_error": limits.get("expected"),
+    }.get(complaint["type"])
+    message = str(complaint["msg"])
+    return f"expected {expected}" if expected else message[0].lower() + message[1:]

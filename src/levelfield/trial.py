@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from numbers import Real
 
 import numpy as np
 
+from levelfield.errors import StudyError
 from levelfield.space import Hyperparameters
 
 
@@ -31,14 +33,14 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class Target:
-    """The value of a metric that counts as reached."""
+    """A value of a metric to reach."""
 
     metric: str
     value: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value):
-            raise ValueError(f"value = {self.value}: expected a finite number")
+        if not isinstance(self.value, Real) or not math.isfinite(self.value):
+            raise StudyError(f"target.value = {self.value!r}: expected a finite number")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A study's own code: a Python file that registers workloads, rules and inclusions."""
+"""Custom code of studies: a Python file that registers workloads, rules and inclusions."""
 
 from __future__ import annotations
 
@@ -7,67 +7,91 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from levelfield.errors import LevelfieldError, StudyError
 from levelfield.registry import is_running, registering
 
-_run: dict[str, dict[str, str]] = {}  # file → digests of what was run: of itself and of the modules beside it
-_folders: list[str] = []  # on Python's path for modules beside such files; the latest first
-_beside: set[str] = set()  # names of the modules that were found there
+_loaded: dict[str, dict[str, str]] = {}  # code file → digests of the file and of its neighbors when it was run
+_folders: list[str] = []  # the folders of code files that were added to sys.path, the latest first
+_neighbors: set[str] = set()  # names of the imported modules that lie in such a folder
 
 
 def run_code(source: str) -> str:
-    """Import the file, once as long as it stays the same; what it imports may lie beside it. The file's whole path."""
+    """Run a code file, unless it has been run and nothing has changed since; return its full path.
+
+    The file may import modules that lie next to it.
+    """
     path = Path(source).resolve()
     if not path.is_file():
         raise StudyError(f"code = {source!r}: no such file")
-    name = str(path)
-    if is_running(name) or (name in _run and all(_digest(file) == digest for file, digest in _run[name].items())):
-        return name
-    module_name = f"{path.stem}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    file = str(path)
+    if is_running(file) or (file in _loaded and _is_unchanged(file)):
+        return file
+    module_name = f"{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if not (spec and spec.loader):
-        raise StudyError(f"code = {source!r}: no Python file; its name has to end in .py")
-    _lead(str(path.parent))
+        raise StudyError(f"code = {source!r}: expected a Python file, with a name that ends in .py")
+    _search_first(str(path.parent))
     before = set(sys.modules)
     sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
-    digests = {name: _digest(name)}
-    _run.pop(name, None)
+    digests = {file: _digest(file)}
+    _loaded.pop(file, None)
     try:
-        with registering(name):
+        with registering(file):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        if isinstance(error, LevelfieldError):
-            raise StudyError(f"code = {source!r}: {error}") from None
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
-        where = f"line {lines[-1]}, " if lines else ""
-        reason = " ".join(str(error).split())
-        raise StudyError(f"code = {source!r}: {where}{type(error).__name__}: {reason}") from error
+        raise _failure(source, file, error) from (None if isinstance(error, LevelfieldError) else error)
     else:
-        _run[name] = digests
+        _loaded[file] = digests
     finally:
-        if name not in _run:
+        if file not in _loaded:
             del sys.modules[module_name]
-        for each in sys.modules.keys() - before - {module_name}:
-            if file := _lies_in(path.parent, each):
-                _beside.add(each)
-                digests[file] = _digest(file)
-    return name
+        for name in sys.modules.keys() - before - {module_name}:
+            if neighbor := _file_in(path.parent, name):
+                _neighbors.add(name)
+                digests[neighbor] = _digest(neighbor)
+    return file
 
 
-def code_digest(name: str) -> str:
-    """Of a file that has been run, or still runs, and of the modules beside it, wherever they lie."""
-    folder, digests = Path(name).parent, _run.get(name) or {name: _digest(name)}
-    parts = sorted((str(Path(file).relative_to(folder)), digest) for file, digest in digests.items())
+def code_digest(file: str) -> str:
+    """Return a digest of a code file that has been run, or is being run, and of its neighbors.
+
+    It does not depend on where the files lie.
+    """
+    folder, digests = Path(file).parent, _loaded.get(file) or {file: _digest(file)}
+    parts = sorted((str(Path(name).relative_to(folder)), digest) for name, digest in digests.items())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
-def _lead(folder: str) -> None:
-    """Let modules be found in a folder: after all that is installed, before those beside other code."""
-    for each in _beside:  # of the same name, perhaps, or changed since
-        sys.modules.pop(each, None)
-    _beside.clear()
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Restore on exit which code has been run. Tests use it to leave nothing behind."""
+    loaded, folders, path = _loaded.copy(), _folders.copy(), sys.path.copy()
+    try:
+        yield
+    finally:
+        _loaded.clear()
+        _loaded.update(loaded)
+        _folders[:], sys.path[:] = folders, path
+
+
+def _failure(source: str, file: str, error: BaseException) -> StudyError:
+    """Return the error of a code file in one line, with the line where it failed."""
+    if isinstance(error, LevelfieldError):
+        return StudyError(f"code = {source!r}: {error}")
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f"line {lines[-1]}, " if lines else ""
+    return StudyError(f"code = {source!r}: {where}{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _search_first(folder: str) -> None:
+    """Make the modules of a folder importable: after everything installed, before those of other code's folders."""
+    for name in _neighbors:  # another folder may have modules of the same names, or these may have changed
+        sys.modules.pop(name, None)
+    _neighbors.clear()
     importlib.invalidate_caches()
     if folder in _folders:
         _folders.remove(folder)
@@ -77,11 +101,15 @@ def _lead(folder: str) -> None:
         _folders.insert(0, folder)
 
 
-def _lies_in(folder: Path, module: str) -> str | None:
-    """The file of a module that is one of the folder's, or part of a package there."""
+def _file_in(folder: Path, module: str) -> str | None:
+    """Return a module's file if the module, or the package that it is part of, lies in the folder."""
     top = Path(getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or "/")
     file = getattr(sys.modules.get(module), "__file__", None)
     return file if folder in (top.parent, top.parent.parent if top.stem == "__init__" else None) else None
+
+
+def _is_unchanged(file: str) -> bool:
+    return all(_digest(name) == digest for name, digest in _loaded[file].items())
 
 
 def _digest(file: str) -> str:

@@ -19,6 +19,7 @@ from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_number, format_range
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
+from levelfield.rounding import half_decade
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
 
 # scipy.stats takes a second to import. The functions that need it import it themselves, because `status` and `plan`
@@ -35,7 +36,6 @@ _LEARNED = 0.05  # relative decrease of the training loss that shows that someth
 _LEANING = 0.2  # share of a range: good trials closer to a border on average lean toward it
 _DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
 _TINY = 1e-30  # stands for "above 0"
-_THREE = math.log10(3)
 
 
 class Place(StrEnum):
@@ -324,25 +324,12 @@ def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float,
     """Round outward: to half-decades, to integers, or to two digits of the old range's width."""
     if log:
         # A little beyond a round number counts as that number.
-        return _half_decade(low + 0.05, up=False), _half_decade(high - 0.05, up=True)
+        return half_decade(low + 0.05, up=False), half_decade(high - 0.05, up=True)
     if isinstance(old, Integer):
         return math.floor(low), math.ceil(high)
     first, last = (float(end) for end in old.ends)
     unit = 10.0 ** math.floor(math.log10((last - first) / 10))
     return round(math.floor(low / unit + 1e-9) * unit, 12), round(math.ceil(high / unit - 1e-9) * unit, 12)
-
-
-def _half_decade(exponent: float, up: bool) -> float:
-    """Round a power of ten to 1 or 3 × 10ⁿ.
-
-    >>> _half_decade(-3.0, up=True), _half_decade(-3.4, up=False), _half_decade(-3.4, up=True)
-    (0.001, 0.0003, 0.001)
-    """
-    whole = math.floor(exponent + 1e-9)
-    below = 3 if exponent - whole > _THREE - 1e-9 else 1
-    if not up or abs(exponent - whole - math.log10(below)) < 1e-9:
-        return float(f"{below}e{whole}")
-    return float(f"3e{whole}" if below == 1 else f"1e{whole + 1}")
 
 
 def _limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:

@@ -177,8 +177,7 @@ def check(
 ) -> None:
     """Validate a study and show its cost and which spaces can express which optimizers."""
     from levelfield.formatting import format_duration, pluralize
-    from levelfield.run import prepared
-    from levelfield.taxonomy.coverage import coverage
+    from levelfield.run import coverage, prepared
 
     facts = study.cost()
     obstacle = None

@@ -12,9 +12,16 @@ from levelfield.errors import DataError
 @app.command()
 def taxonomy(as_json: Json = False) -> None:
     """Draw the inclusions between update rules and verify each numerically."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from levelfield.taxonomy.inclusions import known_inclusions
     from levelfield.taxonomy.verify import verify_all
 
-    verifications = verify_all()
+    console = Console(stderr=True)
+    count = len(known_inclusions())
+    shown = track(verify_all(), "Verifying", count, console=console, transient=True, disable=not console.is_terminal)
+    verifications = list(shown)
     if as_json:
         print_json([verification.as_dict() for verification in verifications])
     else:
@@ -34,8 +41,13 @@ def data_get(
 ) -> None:
     """Fetch a data set, or read it from a folder, into the cache."""
     from levelfield import datasets
+    from levelfield.datasets.sources import NotDownloaded
 
-    typer.echo(datasets.get(name, source, say=lambda line: typer.echo(line, err=True)))
+    try:
+        folder = datasets.get(name, source, report=lambda line: typer.echo(line, err=True))
+    except NotDownloaded as error:
+        raise DataError(f"{error} (--from DIR)") from None
+    typer.echo(folder)
 
 
 @data.command("list")

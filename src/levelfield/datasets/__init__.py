@@ -1,12 +1,14 @@
-"""The paper's data sets: fetched from their publishers or read from a folder, decoded once into a cache.
+"""Data sets: downloaded from their publishers or read from a folder, and decoded once into a cache.
 
-    levelfield data get cifar10 [--from DIR]
-
-The cache is ``$LEVELFIELD_DATA`` or the system's folder for caches. Importing this loads no JAX.
+The cache is ``$LEVELFIELD_DATA`` or the system's folder for caches. Each built-in data set is one file here that ends
+in ``DATASET = Dataset(...)``. Importing this package loads no JAX.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,84 +16,92 @@ from typing import Any
 
 import numpy.typing as npt
 
-from levelfield.datasets import cache, imagenet, images, lm1b, text
-from levelfield.datasets.imagenet import stream_imagenet
-from levelfield.datasets.lm1b import stream_lm1b
-from levelfield.datasets.sources import Dataset, Say, download
+from levelfield.datasets import cache
+from levelfield.datasets.sources import Dataset, NotDownloaded, Report, download
 from levelfield.errors import DataError, UnknownName
+from levelfield.registry import Registry
 
-__all__ = ["about", "arrays", "get", "names", "stream_imagenet", "stream_lm1b", "summary"]
 
-_DATASETS = {
-    "fashion_mnist": images.FASHION_MNIST,
-    "cifar10": images.CIFAR10,
-    "cifar100": images.CIFAR100,
-    "war_and_peace": text.WAR_AND_PEACE,
-    "lm1b": lm1b.LM1B,
-    "imagenet": imagenet.IMAGENET,
-}
+@functools.cache
+def _built_in() -> dict[str, Dataset]:
+    """Return the modules here that define a DATASET; the others are shared between them."""
+    modules = {
+        module.name: importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)
+    }
+    return {name: module.DATASET for name, module in modules.items() if hasattr(module, "DATASET")}
+
+
+_registered: Registry[Dataset] = Registry("data set", lambda name: name in _built_in())
+
+
+def register_dataset(name: str, dataset: Dataset) -> Dataset:
+    """Make a data set available by this name. An earlier one of the same name is replaced, but not what is cached."""
+    return _registered.add(name, dataset)
+
+
+def get_dataset(name: str) -> Dataset:
+    if name in _registered:
+        return _registered[name]
+    if name not in _built_in():
+        raise UnknownName.of("data set", name, names())
+    return _built_in()[name]
 
 
 def names() -> list[str]:
-    return list(_DATASETS)
+    """Return the built-in data sets in alphabetical order, then the registered ones."""
+    return [*_built_in(), *_registered]
 
 
 def summary(name: str) -> str:
-    return _dataset(name).summary
+    return get_dataset(name).summary
 
 
 def about(name: str) -> dict[str, Any] | None:
-    """Where a data set in the cache came from; None where it is not on this machine."""
-    _dataset(name)
+    """Return where a cached data set came from; None if it is not on this machine."""
+    get_dataset(name)
     return cache.about(name)
 
 
 def arrays(name: str) -> Mapping[str, npt.NDArray[Any]]:
-    """A data set's arrays from the cache: mapped into memory, read-only."""
-    dataset, content = _dataset(name), cache.about(name)
+    """Return a data set's arrays from the cache, mapped into memory and read-only."""
+    dataset, content = get_dataset(name), cache.about(name)
     if content is None:
-        way = "', or with --from DIR if its files are" if dataset.remotes else " --from DIR' on its files"
-        raise DataError(f"{name} is not on this machine: run 'levelfield data get {name}{way}")
-    found = cache.load(name, content)
+        remedy = f"run 'levelfield data get {name}'" if dataset.remotes or dataset.installed else _by_hand(name)
+        raise DataError(f"{name} is not on this machine: {remedy}")
+    loaded = cache.load(name, content)
     if dataset.check:
         dataset.check(cache.folder(name), content)
-    return found
+    return loaded
 
 
-def get(name: str, source: Path | None = None, *, sample: bool = False, say: Say = lambda line: None) -> Path:
-    """Bring a data set into the cache and return its folder there; what is there already stays as it is.
+def get(name: str, source: Path | None = None, *, sample: bool = False, report: Report = lambda line: None) -> Path:
+    """Bring a data set into the cache and return its folder there. A data set that is already there stays as it is.
 
     ``source`` is a folder with the publisher's files; without it they are downloaded. ``sample`` accepts a part of
-    lm1b or imagenet, for tests: no study should be run on it. ``say`` is given lines that tell the progress.
+    lm1b or imagenet for tests, which no study should be run on. ``report`` is called with lines about the progress.
     """
-    dataset = _dataset(name)
-    anew = dataset.indexed and source is not None
+    dataset = get_dataset(name)
+    always_read = dataset.indexed and source is not None
     try:
         if source and not source.exists():
             raise DataError(f"{source}: no such file or folder")
-        if not anew and _cached(name, sample):  # a cache that is somebody else's need not be writable
+        if not always_read and _is_cached(name, sample):  # without the lock: a shared cache may not be writable
             if source:
-                say(f"{name} is in the cache: {source} is not read")
+                report(f"{name} is already in the cache; {source} is not read")
             return cache.folder(name)
         with cache.locked(name):
-            if not anew and _cached(name, sample):
+            if not always_read and _is_cached(name, sample):
                 return cache.folder(name)
             with cache.writing(name) as writer:
-                dataset.write(source or _publisher(name, dataset, say), writer, sample, say)
+                dataset.write(source or _published_files(name, dataset, report), writer, sample, report)
             shutil.rmtree(_downloads(name), ignore_errors=True)
     except OSError as error:
         raise DataError(f"{error.filename or cache.root()}: {error.strerror or error}") from None
     return cache.folder(name)
 
 
-def _dataset(name: str) -> Dataset:
-    if name not in _DATASETS:
-        raise UnknownName.of("data set", name, _DATASETS)
-    return _DATASETS[name]
-
-
-def _cached(name: str, sample: bool) -> bool:
-    """A whole data set also serves who would be content with a sample; not the other way round."""
+def _is_cached(name: str, sample: bool) -> bool:
+    """Whether the cache has the data set. The whole also serves as a sample, but not the other way round."""
     try:
         content = cache.about(name)
         if content is None or (content["sample"] and not sample):
@@ -106,12 +116,16 @@ def _downloads(name: str) -> Path:
     return cache.root() / "downloads" / name
 
 
-def _publisher(name: str, dataset: Dataset, say: Say) -> Path:
-    """A folder with the publisher's files: where a package installed them, or downloaded."""
+def _published_files(name: str, dataset: Dataset, report: Report) -> Path:
+    """Return a folder with the publisher's files: one that a package installed, or one to which they are downloaded."""
     for folder in dataset.installed:
         if folder.is_dir():
             return folder
     if not dataset.remotes:
-        raise DataError(f"{name} cannot be downloaded: run 'levelfield data get {name} --from DIR' on its files")
-    download(name, dataset.remotes, _downloads(name), say)
+        raise NotDownloaded(f"{name} cannot be downloaded automatically: {_by_hand(name)}")
+    download(name, dataset.remotes, _downloads(name), report)
     return _downloads(name)
+
+
+def _by_hand(name: str) -> str:
+    return f"download its files yourself and run 'levelfield data get {name}' on their folder"

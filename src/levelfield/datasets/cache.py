@@ -1,8 +1,7 @@
-"""The cache: each data set is a folder of .npy files with an about.json, there as a whole or not at all."""
+"""The cache: each data set is a folder of .npy files with an about.json, which is complete or absent."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -15,22 +14,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from levelfield.datasets.sources import need
+from levelfield.datasets.libraries import require
 from levelfield.errors import DataError
 
-FORMAT = 1  # raise it when the arrays change: what an older version wrote is then read anew
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing then stops two processes from getting the same data set at once
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1  # raise it when the arrays change: data sets in an older format are then read again
 _ABOUT = "about.json"
 
 
 class Damaged(DataError):
-    pass
+    """The cache of a data set is incomplete or unreadable."""
 
 
 def root() -> Path:
-    """``$LEVELFIELD_DATA``, or the folder for caches of this system."""
+    """Return ``$LEVELFIELD_DATA``, or this system's folder for caches."""
     if chosen := os.environ.get("LEVELFIELD_DATA"):
         return Path(chosen).expanduser().absolute()
-    return Path(need("pooch", "a data set").os_cache("levelfield"))
+    return Path(require("pooch", "a data set").os_cache("levelfield"))
 
 
 def folder(name: str) -> Path:
@@ -38,7 +42,7 @@ def folder(name: str) -> Path:
 
 
 def about(name: str) -> dict[str, Any] | None:
-    """Where the arrays came from, with checksums; None where there are none that this version can read."""
+    """Return where the arrays came from, with checksums; None if there are none that this version can read."""
     path = folder(name) / _ABOUT
     try:
         content = json.loads(path.read_text("utf-8"))
@@ -58,33 +62,35 @@ def about(name: str) -> dict[str, Any] | None:
 
 
 def load(name: str, content: Mapping[str, Any]) -> Mapping[str, npt.NDArray[Any]]:
-    """The arrays that an about.json tells of, mapped into memory and read-only."""
-    found = {}
-    for array, shape in content["arrays"].items():
-        path = folder(name) / f"{array}.npy"
+    """Return the arrays that an about.json lists, mapped into memory and read-only."""
+    arrays = {}
+    for array_name, shape in content["arrays"].items():
+        path = folder(name) / f"{array_name}.npy"
         try:
-            found[array] = np.load(path, mmap_mode="r", allow_pickle=False)
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, EOFError, ValueError):
-            found[array] = np.empty(0)
-        if list(found[array].shape) != shape:
+            raise damaged(path, name) from None
+        if list(array.shape) != shape:
             raise damaged(path, name)
-    return MappingProxyType(found)
+        arrays[array_name] = array
+    return MappingProxyType(arrays)
 
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time gets a data set. What a killed one left behind is removed."""
+    """Let one process at a time get a data set. Remove what an interrupted one left behind."""
     root().mkdir(parents=True, exist_ok=True)
     with (root() / f".{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        for left in root().glob(f".{name}.*.partial"):
-            shutil.rmtree(left)
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        for partial in root().glob(f".{name}.*.partial"):
+            shutil.rmtree(partial)
         yield
 
 
 @contextmanager
 def writing(name: str) -> Iterator[Writer]:
-    """A folder beside the cache's own that takes its place once everything is written. Call it under the lock."""
+    """Write to a temporary folder that replaces the cached one once it is complete. Call it under the lock."""
     new, old = (root() / f".{name}.{state}.partial" for state in ("new", "old"))
     new.mkdir()
     writer = Writer(new)
@@ -101,7 +107,7 @@ def writing(name: str) -> Iterator[Writer]:
 
 
 class Writer:
-    """What a data set's reader fills: arrays, other files in ``folder``, and ``about``."""
+    """Where a data set is written: its arrays, other files in ``folder``, and ``about``, where it came from."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -110,18 +116,19 @@ class Writer:
         self._growing: dict[str, Growing] = {}
 
     def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Write an array."""
         with (self.folder / f"{name}.npy").open("wb") as file:
             np.save(file, array, allow_pickle=False)
             _sync(file)
         self._shapes[name] = list(array.shape)
 
     def growing(self, name: str, dtype: npt.DTypeLike) -> Growing:
-        """An array of one dimension that is written piece by piece."""
+        """Return a one-dimensional array that is written piece by piece."""
         self._growing[name] = Growing(self.folder / f"{name}.npy", dtype)
         return self._growing[name]
 
     def scratch(self) -> Path:
-        """A folder for what is needed only until the arrays are written."""
+        """Return a folder for files that are needed only until the arrays are written."""
         (self.folder / "scratch").mkdir(exist_ok=True)
         return self.folder / "scratch"
 
@@ -140,7 +147,7 @@ class Writer:
 
 
 class Growing:
-    """A .npy file of one dimension that grows by appending; only its header is written twice."""
+    """A one-dimensional .npy file that grows by appending; only its header is written twice."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
         self._dtype = np.dtype(dtype)
@@ -162,7 +169,7 @@ class Growing:
         self._file.close()
 
     def _write_header(self) -> None:
-        # numpy pads the header so that its size does not depend on the length.
+        # numpy pads the header, so its size does not depend on the length.
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,
@@ -177,4 +184,4 @@ def _sync(file: Any) -> None:
 
 
 def damaged(path: Path, name: str) -> Damaged:
-    return Damaged(f"{path}: missing or damaged; 'levelfield data get {name}' gets the data anew")
+    return Damaged(f"{path}: missing or damaged; run 'levelfield data get {name}' to get the data again")

@@ -1,27 +1,33 @@
-"""Publishers' files: what they are, how they are downloaded, found in a folder, unpacked and checked."""
+"""The Dataset record, and publishers' files: how they are downloaded, found in a folder, unpacked and verified."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import importlib
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from levelfield.datasets.cache import Writer
+from levelfield.datasets.libraries import require
 from levelfield.errors import DataError
 
-if TYPE_CHECKING:
-    from levelfield.datasets.cache import Writer
+Arrays = dict[str, npt.NDArray[Any]]
+Report = Callable[[str], None]  # is called with lines about the progress
 
-Say = Callable[[str], None]
+
+class NotDownloaded(DataError):
+    """The publisher's files cannot be downloaded, or not now; the user may have them in a folder."""
 
 
 class Remote(NamedTuple):
-    """A file at its publisher's, with the published checksum ("md5:…" or "sha256:…")."""
+    """A file at its publisher, with the published checksum ("md5:…" or "sha256:…")."""
 
     url: str
     checksum: str | None
@@ -32,63 +38,72 @@ class Remote(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """``write(source, writer, sample, say)`` reads the publisher's files at ``source`` and writes the arrays."""
+    """A data set: ``write(source, writer, sample, report)`` reads the publisher's files at ``source``.
+
+    It writes arrays with ``writer.add(name, array)`` and where they came from into ``writer.about["source"]``. If
+    ``sample`` is true it may accept an incomplete source. ``report`` takes lines about the progress.
+    """
 
     summary: str
-    write: Callable[[Path, Writer, bool, Say], None]
-    remotes: tuple[Remote, ...] = ()  # none: nobody may hand it out, or nobody does
-    installed: tuple[Path, ...] = ()  # where a distribution's package puts the files
-    indexed: bool = False  # the cache only points at the source: a source that is given is always read
-    check: Callable[[Path, dict[str, Any]], None] | None = None  # the cache's folder and about.json, before use
+    write: Callable[[Path, Writer, bool, Report], None]
+    remotes: tuple[Remote, ...] = ()  # empty if the files cannot be downloaded
+    installed: tuple[Path, ...] = ()  # folders in which a distribution's package installs the files
+    indexed: bool = False  # whether the cache only points to the source; a source is then read even if cached
+    check: Callable[[Path, Mapping[str, Any]], None] | None = None  # (folder in the cache, about.json), before use
 
 
-def need(module: str, what: str) -> Any:
-    """A library that is imported only where it is used."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = "pillow" if error.name == "PIL" else error.name
-        raise DataError(f"{what} needs {package}: pip install 'levelfield[data]'") from None
+def array_writer(
+    read: Callable[[Path], Arrays], checksums: Mapping[str, str]
+) -> Callable[[Path, Writer, bool, Report], None]:
+    """Return a Dataset's ``write`` that stores the arrays that ``read`` returns."""
+
+    def write(source: Path, writer: Writer, sample: bool, report: Report) -> None:
+        report(f"reading {source}")
+        writer.about["source"] = dict(checksums)
+        for name, array in read(source).items():
+            writer.add(name, array)
+
+    return write
 
 
-def download(name: str, remotes: Iterable[Remote], folder: Path, say: Say) -> None:
-    """Bring a publisher's files into a folder. A file that is there with the right checksum is not fetched again."""
-    pooch = need("pooch", name)
-    pooch.get_logger().setLevel("WARNING")  # ``say`` tells it
+def download(name: str, remotes: Iterable[Remote], folder: Path, report: Report) -> None:
+    """Download a publisher's files to a folder, except those that are there with the right checksum."""
+    pooch = require("pooch", name)
+    pooch.get_logger().setLevel("WARNING")  # ``report`` says the rest
     for remote in remotes:
         store = pooch.create(
             folder, "", registry={remote.file: remote.checksum}, urls={remote.file: remote.url}, retry_if_failed=2
         )
         if remote.checksum is None:
-            (folder / remote.file).unlink(missing_ok=True)  # nothing tells whether it is the right one
-        say(f"downloading {remote.url}")
-        progress = _Progress(remote.file, say)
+            (folder / remote.file).unlink(missing_ok=True)  # it may be a wrong one
+        report(f"downloading {remote.url}")
+        progress = _Progress(remote.file, report)
         try:
             store.fetch(
                 remote.file, downloader=pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 20, timeout=60)
             )
         except (OSError, ValueError) as error:
-            # requests' errors are OSErrors; pooch raises ValueError for a wrong checksum and deletes the file.
+            # Errors of requests are OSErrors; pooch raises ValueError for a wrong checksum and deletes the file.
             reason = "its checksum is not the published one" if type(error) is ValueError else _short(error)
-            raise DataError(
-                f"{remote.url}: cannot be downloaded ({reason}); "
-                f"fetch it another way and run 'levelfield data get {name} --from DIR'"
+            raise NotDownloaded(
+                f"{remote.url}: download failed ({reason}); "
+                f"download it yourself and run 'levelfield data get {name}' on its folder"
             ) from None
 
 
 class _Progress:
-    """What pooch takes for a progress bar: a line for each tenth of a large file."""
+    """A progress bar for pooch that reports each tenth of a large file."""
 
-    def __init__(self, file: str, say: Say) -> None:
+    def __init__(self, file: str, report: Report) -> None:
         self.total = 0
-        self._file, self._say, self._done, self._said = file, say, 0, 0
+        self._file, self._report, self._bytes, self._tenths = file, report, 0, 0
 
     def update(self, size: int) -> None:
-        self._done += size
-        tenth = 10 * self._done // self.total if self.total >= 100_000_000 else 0
-        if tenth > self._said:
-            self._said = tenth
-            self._say(f"{self._file}: {10 * tenth}%")
+        self._bytes += size
+        tenths = 10 * self._bytes // self.total if self.total >= 100_000_000 else 0
+        if tenths > self._tenths:
+            self._tenths = tenths
+            self._report(f"{self._file}: {10 * tenths}%")
 
     def reset(self) -> None:
         """The file is complete."""
@@ -102,34 +117,41 @@ def _short(error: Exception) -> str:
     return f"HTTP status {response.status_code}" if response is not None else type(error).__name__
 
 
-def places(source: Path, folders: Sequence[str]) -> list[Path]:
-    """The source itself and those of the named folders that it holds."""
+def folders_at(source: Path, folders: Sequence[str]) -> list[Path]:
+    """Return the source and those of the named folders that it contains."""
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     return [folder for folder in (source, *(source / folder for folder in folders)) if folder.is_dir()]
 
 
 def find(source: Path, files: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """The first of the files that lies at the source, or in one of the folders there; or the source is that file."""
+    """Return the first of the files that exists at the source or in one of its folders. The source may be the file."""
     if source.is_file() and source.name in files:
         return source
-    for place in places(source, folders):
+    for folder in folders_at(source, folders):
         for file in files:
-            if (place / file).is_file():
-                return place / file
-    raise DataError(f"{source}: holds no {' nor '.join(files)}")
+            if (folder / file).is_file():
+                return folder / file
+    raise DataError(f"{source}: contains no {' or '.join(files)}")
 
 
-def check(path: str | Path, content: bytes, checksum: str) -> None:
-    """Refuse content that is not what was published."""
+def verify_checksum(path: Path, content: bytes, checksum: str) -> None:
+    """Raise if the content is not what was published."""
     algorithm, expected = checksum.split(":")
-    got = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    if got != expected:
-        raise DataError(f"{path}: not the published content ({algorithm} {got}, expected {expected})")
+    actual = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if actual != expected:
+        raise DataError(f"{path}: not the published content ({algorithm} {actual}, expected {expected})")
+
+
+def check_labels(path: Path, labels: npt.NDArray[np.uint8], classes: int) -> None:
+    """Raise if a label is out of range."""
+    if invalid := np.flatnonzero(labels >= classes).tolist():
+        first = invalid[0]
+        raise DataError(f"{path}: label {labels[first]} of example {first} is out of range 0 to {classes - 1}")
 
 
 def read(path: Path) -> bytes:
-    """The content of a file; of a .gz file, unpacked."""
+    """Return the content of a file, unpacked if it is a .gz file."""
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
@@ -138,17 +160,25 @@ def read(path: Path) -> bytes:
     except EOFError:
         raise DataError(f"{path}: truncated") from None
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged, or no gzip file ({error})") from None
+        raise DataError(f"{path}: damaged or not a gzip file ({error})") from None
+
+
+def decode_utf8(path: Path, content: bytes, start: int = 0) -> str:
+    """Decode content of a file that begins at byte ``start`` of it."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: invalid UTF-8 at byte {start + error.start}") from None
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """A .tar.gz file to read from; whatever is wrong with it is a DataError."""
+def open_tar(path: Path) -> Iterator[tarfile.TarFile]:
+    """Open a .tar.gz file for reading; any problem with it is a DataError."""
     try:
         with tarfile.open(path) as tar:
             yield tar
     except EOFError:
         raise DataError(f"{path}: truncated") from None
     except (tarfile.TarError, zlib.error) as error:
-        reason = str(error).partition(":\n")[0]  # tarfile goes on to say what each way to unpack it objects to
-        raise DataError(f"{path}: damaged, or no tar file ({reason})") from None
+        reason = str(error).partition(":\n")[0]  # tarfile goes on to list why each decompressor failed
+        raise DataError(f"{path}: damaged or not a tar file ({reason})") from None

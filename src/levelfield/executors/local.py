@@ -27,6 +27,8 @@ from levelfield.workloads import get_workload
 
 
 class LocalExecutor:
+    """Trains many trials side by side on this machine's devices."""
+
     def __init__(self, slots: int | None = None) -> None:
         if slots is not None and slots < 1:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
@@ -36,11 +38,11 @@ class LocalExecutor:
 
     def check(self, study: Study) -> None:
         workload = get_workload(study.workload)
-        spaces = [each.space for each in study.optimizers.values()]
+        spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
         check_workload(workload, study.batch_size, named)
-        for name, each in study.optimizers.items():
-            if not each.rule.built_in:
+        for name, optimizer in study.optimizers.items():
+            if not optimizer.rule.built_in:
                 try:
                     check_rule(job(study, name))
                 except StudyError as error:
@@ -72,8 +74,10 @@ class LocalExecutor:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 if slots == 1:
-                    message = f"{study.workload}: one trial at batch size {study.batch_size} does not fit into memory"
-                    raise OutOfMemory(message) from None
+                    raise OutOfMemory(
+                        f"{study.workload}: a single trial with batch_size = {study.batch_size} does not fit into "
+                        f"memory; lower batch_size"
+                    ) from None
                 again[:] = [in_flight[index] for index in sorted(in_flight)]
                 yield Progress(note=f"out of memory with {slots} slots; continuing with {_halved(slots)}")
                 slots = _halved(slots)
@@ -81,12 +85,11 @@ class LocalExecutor:
     def _count(self, study: Study) -> int:
         """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
 
-        The number of trials left to run plays no role: with the same slots, a resumed run rounds as one that was
-        never interrupted.
+        It does not depend on how many trials are left, so that a resumed run rounds like an uninterrupted one.
         """
         devices = jax.local_device_count()
         slots = min(self._slots or _fastest(get_workload(study.workload)) * devices, study.pool)
-        return slots if slots <= devices else -(-slots // devices) * devices  # as many on each device
+        return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
 
     def provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
@@ -117,8 +120,8 @@ def _fitting(compiled: Program) -> int:
     def together(slots: int) -> int:
         return -(-slots // jax.local_device_count()) if own else slots
 
-    fitting, each = compiled.slots, compiled.memory * compiled.devices / compiled.slots
-    while together(fitting) > 1 and each * together(fitting) > have:
+    fitting, bytes_per_slot = compiled.slots, compiled.memory * compiled.devices / compiled.slots
+    while together(fitting) > 1 and bytes_per_slot * together(fitting) > have:
         fitting = _halved(fitting)
     return fitting
 
@@ -203,3 +206,6 @@ def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Spe
     warm = stretches[1:] or stretches  # the first also warms up
     speed = sum(stretch.trial_steps for stretch in warm) / sum(stretch.seconds for stretch in warm)
     return Speed(speed, compilation)
+
+
+EXECUTOR = LocalExecutor

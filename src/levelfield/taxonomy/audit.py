@@ -95,13 +95,9 @@ def _verdict(worse: float, p: float) -> Verdict:
 def _evidence(results: Results, edge: Edge, k: int) -> Iterator[str]:
     """Yield possible reasons why the general optimizer's tuning failed."""
     study, outcome = results.study, results.outcome(edge.general)
-    scale = results.gradient_scale
-    if scale is None and any(way.limit for way in edge.ways):
-        yield f"its runs did not measure the gradients, so it is unknown whether its space can express {edge.special}"
-    else:
-        covered = edge_coverage(study, edge, scale or 0.0)
-        if not covered.whole:
-            yield str(covered)
+    covered = edge_coverage(study, edge, results.gradient_scale)
+    if not covered.whole:
+        yield str(covered)
     for boundary in boundaries(results, k):
         if boundary.optimizer == edge.general and boundary.place in (Place.LOWER, Place.UPPER):
             searched = format_range(boundary.axis.dimension)

@@ -1,8 +1,8 @@
 """Coverage, before any training: how much of a special optimizer's space the general one's can express.
 
-A quasi-random sample of the special space goes through the witness. A point is covered if the general space holds
-its image, and, for a limit, holds it with a limit parameter at which the general rule really follows: over random
-gradients of the workload's size it must stay within a tenth of the way the special rule goes.
+A quasi-random sample of the special space goes through the witness. A point is covered if the general space holds its
+image and, for a limit, holds it with a limit parameter at which the general rule really follows: over random gradients
+of the workload's size, it must stay within a tenth of the distance that the special rule goes.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.errors import UsageError
-from levelfield.formatting import format_number
+from levelfield.formatting import MISSING, format_number
+from levelfield.rounding import half_decade
+from levelfield.rules import Rule
 from levelfield.space import Choice, Hyperparameters, Log, Space
 from levelfield.study import Study
 from levelfield.taxonomy.inclusions import Inclusion
 from levelfield.taxonomy.order import (
     Edge,
     Missing,
-    bearing,
-    carried,
+    Places,
+    column,
     inclusions,
     missing,
-    needed,
-    overshoot,
+    places_on,
+    relevant_axes,
     sample,
     translated,
 )
+from levelfield.taxonomy.trajectories import deviation, trajectory
 
 TOLERANCE = 0.1
 POINTS = 128
 _STEPS, _PARAMETERS = 40, 4
 _FAR = 1e3  # lengths of a range
-# Where a limit parameter is looked for, besides the general space's range.
+# Limit parameters to try, in addition to values of the general space's range.
 _LIMITS = [digit * 10.0**power for power in range(-20, 21) for digit in (1, 3)]
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """An axis whose range is too short: what it has and what it would need."""
+    """An axis whose range is too short: the range that it has and the one that it needs."""
 
     key: str
     low: float
@@ -51,133 +53,162 @@ class Shortfall:
     needs_high: float
 
     def __str__(self) -> str:
-        said = []
+        parts = []
         if self.needs_high > self.high:
-            said.append(f"{self.key} ≤ {format_number(self.high)} would have to reach {format_number(self.needs_high)}")
+            parts.append(f"{self.key} must reach {format_number(self.needs_high)} (now ≤ {format_number(self.high)})")
         if self.needs_low < self.low:
-            said.append(f"{self.key} ≥ {format_number(self.low)} would have to reach {format_number(self.needs_low)}")
-        return " and ".join(said)
+            parts.append(f"{self.key} must reach {format_number(self.needs_low)} (now ≥ {format_number(self.low)})")
+        return " and ".join(parts)
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the special optimizer's space the general one's covers, and what is short."""
+    """How much of the special optimizer's space the general one's covers, and which ranges are too short."""
 
     edge: Edge
-    share: float
+    share: float | None  # None: not evaluated
     short: tuple[Shortfall, ...] = ()
-    lacking: tuple[str, ...] = ()  # axes that lack a value which no longer range would bring
+    lacking: tuple[str, ...] = ()  # axes that lack a value which no longer range would add
+    obstacle: str = ""  # why it was not evaluated
+
+    @property
+    def evaluated(self) -> bool:
+        return self.share is not None
 
     @property
     def whole(self) -> bool:
-        return self.share > 0.995
+        return self.share is not None and self.share > 0.995
 
     @property
     def why(self) -> str:
-        """What is short, and what it would take."""
+        """What is missing, or why the coverage was not evaluated."""
+        if not self.evaluated:
+            return f"not evaluated: {self.obstacle}"
         return "; ".join([*map(str, self.short), *(f"{key} lacks a value" for key in self.lacking)])
 
     def as_dict(self) -> dict[str, Any]:
-        about = {"special": self.edge.special, "general": self.edge.general, "share": self.share}
-        how = [way.how for way in self.edge.ways]
-        return about | {"how": how, "short": [asdict(each) for each in self.short], "lacking": list(self.lacking)}
+        pair = {"special": self.edge.special, "general": self.edge.general, "share": self.share}
+        ways = {"how": [way.how for way in self.edge.ways]}
+        missing = {"short": [asdict(shortfall) for shortfall in self.short], "lacking": list(self.lacking)}
+        return pair | ways | missing | ({} if self.evaluated else {"obstacle": self.obstacle})
 
     def __str__(self) -> str:
         special, general = self.edge.special, self.edge.general
+        if not self.evaluated:
+            return f"whether {general}'s space covers {special}'s was {self.why}"
         if self.whole:
             return f"{general}'s space covers {special}'s"
-        reach = f"covers {self.share:.0%} of {special}'s" if self.share else f"cannot express {special} here"
+        reach = f"covers {self.share:.0%} of {special}'s" if self.share else f"cannot express {special}"
         return f"{general}'s space {reach}{': ' if self.why else ''}{self.why}"
 
 
-def edge_coverage(study: Study, edge: Edge, gradient_scale: float) -> Coverage:
-    """How much of the special optimizer's space the general one's covers, by any of the ways."""
+def edge_coverage(study: Study, edge: Edge, gradient_scale: float | None, *, use_jax: bool = False) -> Coverage:
+    """Return how much of the special optimizer's space the general one's covers, by any of the ways.
+
+    A limit cannot be judged without the size of the gradients, nor, unless JAX may be loaded (``use_jax``), for rules
+    whose equations levelfield does not have. If that leaves the coverage open, it is not evaluated.
+    """
     points = sample(study.optimizer(edge.special).space, POINTS)
-    tried = [_Images(study, edge, way, points, gradient_scale) for way in edge.ways]
-    covered = np.any([each.covered for each in tried], axis=0)
-    best = min(tried, key=lambda each: (-each.covered.mean(), each.distance))
+    obstacles = {way: _obstacle(study, edge, way, gradient_scale, use_jax) for way in edge.ways}
+    images = [_Images(study, edge, way, points, gradient_scale) for way in edge.ways if not obstacles[way]]
+    covered = np.any([image.covered for image in images], axis=0) if images else np.zeros(len(points), bool)
+    if any(obstacles.values()) and not covered.all():
+        return Coverage(edge, None, obstacle=next(filter(None, obstacles.values())))
+    best = min(images, key=lambda image: (-image.covered.mean(), image.distance))
     return Coverage(edge, float(covered.mean()), *best.shortfalls())
+
+
+def _obstacle(study: Study, edge: Edge, way: Inclusion, gradient_scale: float | None, use_jax: bool) -> str:
+    """Return what keeps a way from being judged, or an empty string."""
+    if not way.limit:
+        return ""
+    if gradient_scale is None or not 0 < gradient_scale < math.inf:
+        return "the size of the gradients is unknown"
+    rules = [study.optimizer(name).rule for name in (edge.general, edge.special)]
+    foreign = [rule.name for rule in rules if not rule.equations]
+    return f"{foreign[0]} can only be run with JAX" if foreign and not use_jax else ""
 
 
 class _Images:
     """The images of points of the special space by one witness, and where they lie in the general space."""
 
     def __init__(
-        self, study: Study, edge: Edge, way: Inclusion, points: Sequence[Hyperparameters], scale: float
+        self, study: Study, edge: Edge, way: Inclusion, points: Sequence[Hyperparameters], scale: float | None
     ) -> None:
-        theirs = study.optimizer(edge.general)
-        opens = _opens(way, theirs.space)
+        general = study.optimizer(edge.general)
+        opens = _opens(way, general.space)
         values = translated(study, edge.special, edge.general, way, points, opens)
-        self.axes = bearing(theirs, values)
         shape = (len(points), *(len(value) for value in opens.values() if np.ndim(value)))  # × limit parameters
-        places = [needed(values, one, shape) for one in self.axes]
-        beyond = [[overshoot(one, at) for at in each] for one, each in zip(self.axes, places, strict=True)]
-        # What no range would hold counts as far, but not so far as to hide all else.
-        far = np.minimum(beyond, _FAR).sum(0).reshape(len(points), -1)
+        all_places = [places_on(axis, values, shape) for axis in relevant_axes(general, values)]
+        # What no range would hold counts as far, but not so far that it hides everything else.
+        far = np.sum([np.minimum(places.beyond, _FAR) for places in all_places], axis=0).reshape(len(points), -1)
         self.covered = far.min(1) == 0
         if way.limit:
-            follows = _follows(study, edge, way, points, opens, scale)
+            assert scale is not None
+            special = study.optimizer(edge.special)
+            follows = _follows(special.rule, general.rule, way, points, opens, scale)
             self.covered = np.any((far == 0) & follows, axis=1)
-            follows[~follows.any(1), -1 if way.towards else 0] = True  # where nothing does, as far as was looked
+            follows[~follows.any(1), -1 if way.towards else 0] = True  # if no value follows, the most extreme one
             far = np.where(follows, far, np.inf)
         self.distance = far.min(1).sum()
         # Of each point's images, the one that needs the least beyond the ranges.
         chosen = np.arange(len(points)) * far.shape[1] + far.argmin(1)
-        self.places = [[each[i] for i in chosen] for each in places]
-        self.beyond = [[each[i] for i in chosen] for each in beyond]
+        self.places = [
+            Places(places.axis, places.coordinates.ravel()[chosen], places.beyond.ravel()[chosen])
+            for places in all_places
+        ]
 
     def shortfalls(self) -> tuple[tuple[Shortfall, ...], tuple[str, ...]]:
-        """The axes that are too short, and those that lack a value which no longer range would bring."""
+        """Return the axes that are too short, and those that lack a value which no longer range would add."""
         short, lacking = [], []
-        for one, places, beyond in zip(self.axes, self.places, self.beyond, strict=True):
-            if not any(beyond):
+        for places in self.places:
+            if not places.beyond.any():
                 continue
-            unknown = None in places or not all(map(math.isfinite, map(float, places)))
-            if not one.dimension.free or isinstance(one.dimension, Choice) or unknown:
-                lacking.append(one.key)
+            axis, coordinates = places.axis, places.coordinates.tolist()
+            unknown = None in coordinates or not all(map(math.isfinite, map(float, coordinates)))
+            if not axis.dimension.free or isinstance(axis.dimension, Choice) or unknown:
+                lacking.append(axis.key)
                 continue
-            ends = [float(end) for end in one.dimension.ends]
-            found = np.array(places, float)
-            low, high = min(ends[0], found.min()), max(ends[1], found.max())
-            rounded = _round if isinstance(one.dimension, Log) else _two_digits
+            ends = [float(end) for end in axis.dimension.ends]
+            low, high = min(ends[0], *map(float, coordinates)), max(ends[1], *map(float, coordinates))
+            rounded = _round_log if isinstance(axis.dimension, Log) else _round_to_two_digits
             low = rounded(low, up=False) if low < ends[0] else low
             high = rounded(high, up=True) if high > ends[1] else high
-            if low == 0 and isinstance(one.dimension, Log):
-                lacking.append(one.key)  # no log range reaches 0
+            if low == 0 and isinstance(axis.dimension, Log):
+                lacking.append(axis.key)  # no log range reaches 0
             else:
-                short.append(Shortfall(one.key, ends[0], ends[1], float(low), float(high)))
+                short.append(Shortfall(axis.key, ends[0], ends[1], low, high))
         return tuple(short), tuple(lacking)
 
 
 def _opens(way: Inclusion, space: Space) -> dict[str, Any]:
-    """What the witness leaves open: as close to its default as the space allows; for the limit, all there is."""
-    by_name = {one.name: one for one in space}
+    """Return values for what the witness leaves open: the closest to its default that the space allows.
+
+    For the limit, return all values that are to be tried.
+    """
+    axes = {axis.name: axis for axis in space}
     opens: dict[str, Any] = {}
     for name, default in way.open.items():
-        one = by_name.get(carried(way, name))
-        # What a ratio allows depends on its divisor.
-        known = one if one and not one.divisor else None
-        within = [known.hyperparameter(known.dimension.value(u), {}) for u in np.linspace(0, 1, 9)] if known else []
+        axis = axes.get(way.carried(name))
+        values: list[float] = []
+        if axis and not axis.divisor:  # the values that a ratio allows depend on its divisor
+            units = np.linspace(0, 1, 9)
+            values = [float(axis.hyperparameter(axis.dimension.value(unit), {})) for unit in units]
         if name == way.limit:
-            opens[name] = np.unique([*_LIMITS, *map(float, within)])
+            opens[name] = np.unique([*_LIMITS, *values])
         else:
-            # A number of numpy's: dividing by zero makes it infinite, not an error.
-            opens[name] = np.float64(min(map(float, within), key=lambda value: abs(value - default), default=default))
+            # A numpy number: dividing by zero makes it infinite instead of raising an error.
+            opens[name] = np.float64(min(values, key=lambda value: abs(value - default), default=default))
     return opens
 
 
-def _round(value: float, up: bool) -> float:
-    """The next 1 or 3 times a power of ten in a direction: the steps in which people choose ranges."""
-    if value <= 0 or not math.isfinite(value):
-        return value
-    decade = math.floor(math.log10(value))
-    steps = [digit * 10.0**power for power in (decade - 1, decade, decade + 1) for digit in (1, 3)]
-    close = 1 + 1e-9
-    return min(s for s in steps if s * close >= value) if up else max(s for s in steps if s <= value * close)
+def _round_log(value: float, up: bool) -> float:
+    """Round to 1 or 3 times a power of ten in a direction."""
+    return half_decade(math.log10(value), up) if 0 < value < math.inf else value
 
 
-def _two_digits(value: float, up: bool) -> float:
-    """Rounded to two digits, in a direction."""
+def _round_to_two_digits(value: float, up: bool) -> float:
+    """Round to two significant digits in a direction."""
     if value == 0 or not math.isfinite(value):
         return value
     step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
@@ -185,34 +216,31 @@ def _two_digits(value: float, up: bool) -> float:
 
 
 def _follows(
-    study: Study,
-    edge: Edge,
+    special: Rule,
+    general: Rule,
     way: Inclusion,
     points: Sequence[Hyperparameters],
     opens: Mapping[str, Any],
     scale: float,
 ) -> np.ndarray:
-    """Whether the general rule follows the special one (points × limit parameters) over gradients of this size."""
-    from levelfield.training.following import deviations
-
-    special, general = (study.optimizer(name).rule for name in (edge.special, edge.general))
-    own = [{name: value for name, value in each.items() if name in special.hyperparameters} for each in points]
-    # Entries of this size, weighted by their share of the squared norm: a normal one's root mean square is less.
-    gradients = scale / math.sqrt(3) * np.random.default_rng(0).normal(size=(len(points), _STEPS, _PARAMETERS))
+    """Return whether the general rule follows the special one over such gradients (points × limit parameters)."""
     assert way.limit
-    chosen = [{**opens, way.limit: value} for value in opens[way.limit]]
+    # The scale weights entries by their share of the squared norm; the root mean square of normal entries is less.
+    gradients = scale / math.sqrt(3) * np.random.default_rng(0).normal(size=(len(points), _STEPS, _PARAMETERS))
+    values = [{name: point[name] for name in point if name in special.hyperparameters} for point in points]
     with np.errstate(all="ignore"):
-        return deviations(special, general, way.image, own, chosen, gradients) <= TOLERANCE
+        if special.equations and general.equations:
+            columns = {name: column([point[name] for point in values], (-1, 1, 1)) for name in values[0]}
+            image = way.image(columns, {**opens, way.limit: opens[way.limit][:, None]})
+            expected = trajectory(special.equations, columns, gradients[:, None])
+            deviations = deviation(trajectory(general.equations, image, gradients[:, None]), expected)
+        else:
+            from levelfield.training import following
 
-
-def gradient_scale(study: Study) -> float:
-    """The size of the gradients' entries where the study's training starts, measured on its workload."""
-    from levelfield.executors.local import job
-    from levelfield.search import Search
-    from levelfield.training.gradients import gradient_scale
-
-    first = next(iter(study.optimizers))
-    return gradient_scale(job(study, first), Search(study, first).point(0).hyperparameters)
+            chosen = [{**opens, way.limit: value} for value in opens[way.limit]]
+            deviations = following.deviations(special, general, way.image, values, chosen, gradients)
+        follows: np.ndarray = deviations <= TOLERANCE
+        return follows
 
 
 @dataclass(frozen=True)
@@ -221,37 +249,31 @@ class StudyCoverage:
 
     covered: tuple[Coverage, ...]
     missing: tuple[Missing, ...]
-    gradient_scale: float | None  # None where no limit had to be judged
+    gradient_scale: float | None  # None if no limit had to be judged, or if it is unknown
 
     def lines(self) -> Iterator[str]:
         if self.covered or self.missing:
             yield "  inclusions  how much of the special optimizer's space the general one's can express"
         if self.covered and self.gradient_scale is not None:
-            yield f"              (entries of a gradient at the start: about {format_number(self.gradient_scale)})"
-        pairs = [f"{each.edge.special} ⊆ {each.edge.general}" for each in self.covered]
+            yield f"              (size of the gradients at the start: about {format_number(self.gradient_scale)})"
+        pairs = [f"{coverage.edge.special} ⊆ {coverage.edge.general}" for coverage in self.covered]
         width = max(map(len, pairs), default=0)
-        for pair, each in zip(pairs, self.covered, strict=True):
-            why = "" if each.whole else f"  {each.why}" if each.share else f"  cannot express it here: {each.why}"
-            yield f"    {pair:<{width}} {each.share:>5.0%}{why}"
+        for pair, coverage in zip(pairs, self.covered, strict=True):
+            share = f"{coverage.share:>5.0%}" if coverage.share is not None else f"{MISSING:>5}"
+            nothing = "cannot express it: " if coverage.share == 0 else ""
+            yield f"    {pair:<{width}} {share}" + ("" if coverage.whole else f"  {nothing}{coverage.why}")
         for gap in self.missing:
             yield f"    {gap.special} ⊄ {gap.general}: {gap.reason}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "gradient_scale": self.gradient_scale,
-            "inclusions": [each.as_dict() for each in self.covered],
-            "not_included": [asdict(each) for each in self.missing],
+            "inclusions": [coverage.as_dict() for coverage in self.covered],
+            "not_included": [asdict(gap) for gap in self.missing],
         }
 
 
-def coverage(study: Study, scale: float | None = None) -> StudyCoverage:
-    """The coverage of every inclusion of a study. ``scale`` is the size of the gradients' entries; measured if not
-    given."""
-    if scale is not None and not 0 < scale < math.inf:
-        raise UsageError(f"gradient scale {scale:g}: give the positive size of a gradient's entries")
-    found = inclusions(study)
-    if scale is None and any(way.limit for edge in found for way in edge.ways):
-        scale = gradient_scale(study)
-    return StudyCoverage(
-        tuple(edge_coverage(study, edge, scale or 0.0) for edge in found), tuple(missing(study)), scale
-    )
+def study_coverage(study: Study, gradient_scale: float | None, *, use_jax: bool = False) -> StudyCoverage:
+    """Return the coverage of every inclusion of a study, as ``edge_coverage`` does for one."""
+    covered = [edge_coverage(study, edge, gradient_scale, use_jax=use_jax) for edge in inclusions(study)]
+    return StudyCoverage(tuple(covered), tuple(missing(study)), gradient_scale)

@@ -1,8 +1,8 @@
-"""Which optimizers of a study include which: the rules' inclusions, as far as the free sets let them through.
+"""The inclusions between the optimizers of a study, which follow from the inclusions between their rules.
 
-An optimizer is a rule plus which of its hyperparameters are free. B includes A if B's rule includes A's by a
-witness whose values B can take: any for what is free in B, the very value for what is fixed; and the limit must be
-free. The ranges decide how much of A's space is covered, which is another question (``coverage``).
+An optimizer is a rule plus which of its hyperparameters are free. B includes A if B's rule includes A's by a witness
+whose values B can take: any value for a free hyperparameter, exactly its value for a fixed one. A limit must be free.
+How much of A's space B's ranges cover is another question (``coverage``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Hyperparameters, Space, Value
 from levelfield.study import Optimizer, Study
-from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, taken
+from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
 from levelfield.workloads import get_workload
 
 _POINTS = 64
@@ -33,12 +33,16 @@ class Edge:
 
     special: str
     general: str
-    ways: tuple[Inclusion, ...]  # of the rules, by which the general one can follow the special one
+    ways: tuple[Inclusion, ...]  # the inclusions of the rules by which the general one can follow the special one
+
+    @property
+    def has_limit(self) -> bool:
+        return any(way.limit for way in self.ways)
 
 
 @dataclass(frozen=True)
 class Missing:
-    """The general optimizer's rule includes the special one's, but what is fixed in it keeps it from following."""
+    """An inclusion of the rules that the optimizers do not have, because of what is fixed in the general one."""
 
     special: str
     general: str
@@ -46,24 +50,24 @@ class Missing:
 
 
 def inclusions(study: Study) -> list[Edge]:
-    """The inclusions between the optimizers of a study: a partial order, all of it."""
+    """Return the inclusions between the optimizers of a study: a partial order, with all pairs that follow."""
     return _order(study)[0]
 
 
 def missing(study: Study) -> list[Missing]:
-    """The inclusions of rules that do not carry over to the optimizers, each with the reason."""
+    """Return the inclusions of rules that do not carry over to the optimizers, each with the reason."""
     return _order(study)[1]
 
 
 def _order(study: Study) -> tuple[list[Edge], list[Missing]]:
     ways, reasons = {}, {}
     for pair in itertools.permutations(study.optimizers, 2):
-        tried = {way: _obstacles(study, *pair, way) for way in _all_ways(study, *pair)}
-        ways[pair] = tuple(way for way, obstacles in tried.items() if not obstacles)
+        obstacles = {way: _obstacles(study, *pair, way) for way in _rule_inclusions(study, *pair)}
+        ways[pair] = tuple(way for way in obstacles if not obstacles[way])
         if outside := _outside(study, *pair):
             reasons[pair] = outside
-        elif tried and not ways[pair] and not _narrower(study, *pair):
-            reasons[pair] = join_words(min(tried.values(), key=len))
+        elif obstacles and not ways[pair] and not _narrower(study, *pair):
+            reasons[pair] = join_words(min(obstacles.values(), key=len))
     held = {pair for pair in ways if ways[pair] and pair not in reasons}
     for middle, special, general in itertools.product(study.optimizers, repeat=3):
         if special != general and {(special, middle), (middle, general)} <= held and ways[special, general]:
@@ -75,14 +79,14 @@ def _order(study: Study) -> tuple[list[Edge], list[Missing]]:
 
 
 def _narrower(study: Study, special: str, general: str) -> bool:
-    """Whether the second is the first one's rule with less of it free: nobody expects it to include the first."""
-    ours, theirs = study.optimizer(special), study.optimizer(general)
-    return ours.rule is theirs.rule and len(theirs.space.free) < len(ours.space.free)
+    """Return whether the second is the first one's rule with less of it free, so that no inclusion is expected."""
+    first, second = study.optimizer(special), study.optimizer(general)
+    return first.rule is second.rule and len(second.space.free) < len(first.space.free)
 
 
-def reduction(found: Sequence[Edge]) -> list[Edge]:
-    """The edges that do not follow from two others."""
-    pairs = {(edge.special, edge.general) for edge in found}
+def reduction(edges: Sequence[Edge]) -> list[Edge]:
+    """Return the edges that do not follow from two others."""
+    pairs = {(edge.special, edge.general) for edge in edges}
 
     def follows(edge: Edge) -> bool:
         for middle in {general for _, general in pairs} - {edge.special, edge.general}:
@@ -91,18 +95,23 @@ def reduction(found: Sequence[Edge]) -> list[Edge]:
                 return True
         return False
 
-    return [edge for edge in found if not follows(edge)]
+    return [edge for edge in edges if not follows(edge)]
 
 
-def _all_ways(study: Study, special: str, general: str) -> list[Inclusion]:
+def _rule_inclusions(study: Study, special: str, general: str) -> list[Inclusion]:
     return inclusions_between(study.optimizer(special).rule.name, study.optimizer(general).rule.name)
 
 
 def sample(space: Space, n: int) -> list[Hyperparameters]:
-    """Quasi-random points of a space; one where nothing is free."""
+    """Return n quasi-random points of a space; a single one if nothing is free."""
     if not space.free:
         return [space.hyperparameters([])]
     return [space.hyperparameters(unit) for unit in qmc.Sobol(len(space.free), rng=0).random(n)]
+
+
+def column(values: Sequence[Any], shape: tuple[int, ...]) -> Any:
+    """Return numbers as an array; switches and strings, which are the same for all points, as they are."""
+    return values[0] if isinstance(values[0], bool | str) else np.array(values, float).reshape(shape)
 
 
 def translated(
@@ -113,122 +122,147 @@ def translated(
     points: Sequence[Hyperparameters],
     open: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the general optimizer's hyperparameters must be to follow the special one's points: arrays over them.
+    """Return the general optimizer's hyperparameters that follow the special one's points, as arrays over the points.
 
-    Arrays in ``open`` add an axis on the right. What varies with the step is taken in the middle of training, where
-    corrections for its start have died away; the schedule itself goes over as it is.
+    Arrays in ``open`` add an axis on the right. A value that varies with the step is taken in the middle of training,
+    where corrections for the start have died away; the schedule carries over unchanged.
     """
-    ours, theirs = study.optimizer(special), study.optimizer(general)
+    special_optimizer, general_optimizer = study.optimizer(special), study.optimizer(general)
+    hyperparameters = special_optimizer.rule.hyperparameters
     shape = (-1, *[1] * max((np.ndim(value) for value in open.values()), default=0))
-    given = {name: _column([point[name] for point in points], shape) for name in points[0]}
-    others = {name: given.pop(name) for name in list(given) if name not in ours.rule.hyperparameters}
-    if ours.schedule != theirs.schedule:  # a constant rate is any other one that does not decay
-        others |= {name: 1.0 for name in SCHEDULES[theirs.schedule] if name == "decay_factor"}
-    defaults = {name: about.default for name, about in ours.rule.hyperparameters.items() if about.default is not None}
+    columns = {name: column([point[name] for point in points], shape) for name in points[0]}
+    values = {name: about.default for name, about in hyperparameters.items() if about.default is not None}
+    values |= {name: value for name, value in columns.items() if name in hyperparameters}
+    others = {name: value for name, value in columns.items() if name not in hyperparameters}
+    if special_optimizer.schedule != general_optimizer.schedule:  # a constant rate is a decay by a factor of 1
+        others |= {name: 1.0 for name in SCHEDULES[general_optimizer.schedule] if name == "decay_factor"}
     with np.errstate(all="ignore"):
-        image = way.image(defaults | given, open)
+        image = way.image(values, open)
         settled = {name: value(study.steps // 2) if callable(value) else value for name, value in image.items()}
     return others | settled
 
 
-def _column(values: list[Any], shape: tuple[int, ...]) -> Any:
-    return values[0] if isinstance(values[0], bool | str) else np.array(values, float).reshape(shape)
+@dataclass(frozen=True)
+class Places:
+    """Where translated points lie on an axis of the general optimizer's space."""
+
+    axis: Axis
+    coordinates: np.ndarray  # None if the witness does not say
+    beyond: np.ndarray  # how far they lie outside the axis, in lengths of its range; infinite if no range would help
 
 
-def needed(values: Mapping[str, Any], one: Axis, shape: tuple[int, ...]) -> list[Value | None]:
-    """Where on an axis the translated points lie, one after the other; None where the witness does not say."""
-    names = [name for name in (one.name, one.divisor) if name]
-    if any(name not in values for name in names):
-        return [None] * math.prod(shape)
-    columns = [np.broadcast_to(np.asarray(values[name], object), shape).ravel() for name in names]
-    return [one.coordinate(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+def places_on(axis: Axis, values: Mapping[str, Any], shape: tuple[int, ...]) -> Places:
+    """Return where the translated points lie on an axis. ``values`` broadcast to ``shape``."""
+    names = [name for name in (axis.name, axis.divisor) if name]
+    coordinates: list[Value | None]
+    if all(name in values for name in names):
+        # Many values do not depend on all axes of the shape, and broadcasting afterwards is cheaper.
+        columns = np.broadcast_arrays(*(np.asarray(values[name], object) for name in names))
+        rows = zip(*(column.ravel() for column in columns), strict=True)
+        coordinates = [axis.coordinate(dict(zip(names, row, strict=True))) for row in rows]
+        inner = columns[0].shape
+    else:
+        coordinates, inner = [None], ()
+    beyond = [_overshoot(axis, coordinate) for coordinate in coordinates]
+    known = np.empty(len(coordinates), object)
+    known[:] = coordinates
+    return Places(
+        axis,
+        np.broadcast_to(known.reshape(inner), shape),
+        np.broadcast_to(np.array(beyond).reshape(inner), shape),
+    )
 
 
-def bearing(theirs: Optimizer, values: Mapping[str, Any]) -> list[Axis]:
-    """The axes that must hold the values: all, but the length of a decay where there is none."""
-    return [one for one in theirs.space if one.name in values or one.name not in SCHEDULES[theirs.schedule]]
+def relevant_axes(optimizer: Optimizer, values: Mapping[str, Any]) -> list[Axis]:
+    """Return the axes that must hold the values: all but the length of a decay if nothing decays."""
+    schedule = SCHEDULES[optimizer.schedule]
+    return [axis for axis in optimizer.space if axis.name in values or axis.name not in schedule]
 
 
-def overshoot(one: Axis, at: Value | None) -> float:
-    """How far a place lies outside an axis, in lengths of its range; infinite where no such range would hold it."""
-    if at is None:
+def _overshoot(axis: Axis, coordinate: Value | None) -> float:
+    """Return how far outside an axis a coordinate lies, in lengths of its range; infinite if no range could hold it."""
+    if coordinate is None:
         return math.inf
-    end = one.dimension.ends[0]
-    if not one.dimension.free:
-        same = at == end if isinstance(end, bool | str) else math.isclose(float(at), float(end), rel_tol=1e-9)
-        return 0.0 if same else math.inf
-    unit = one.dimension.unit(at)
+    end = axis.dimension.ends[0]
+    if not axis.dimension.free:
+        if isinstance(end, bool | str):
+            return 0.0 if coordinate == end else math.inf
+        return 0.0 if math.isclose(float(coordinate), float(end), rel_tol=1e-9) else math.inf
+    unit = axis.dimension.unit(coordinate)
     beyond = math.inf if math.isnan(unit) else max(-unit, unit - 1)
     return beyond if beyond > _ROUNDING else 0.0
 
 
-def carried(way: Inclusion, name: str) -> str:
-    """What a value that the witness leaves open is called by the general rule."""
-    probe = 0.7654321
-    middle = way.space.hyperparameters([0.5] * len(way.space.free)) | dict(way.where)
-    return next((there for there, value in way.image(middle, {name: probe}).items() if value == probe), name)
-
-
 def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list[str]:
-    """What keeps the general optimizer from following the special one by this way."""
-    ours, theirs = study.optimizer(special), study.optimizer(general)
-    if ours.schedule not in (theirs.schedule, "constant"):
-        return [f"its schedule is {theirs.schedule}, {special}'s is {ours.schedule}"]
-    if ours.schedule != "constant" and not way.lifts:
-        return [f"{way.general} follows {way.special} at a constant learning rate only"]
-    for name, value in way.where.items():
-        own = [one.dimension.ends[0] for one in ours.space if one.name == name and one.dimension.ends[0] != value]
-        if own:
-            return [f"{special}'s {name} is {own[0]}"]
-    if way.witnesses:
-        lost = set(ours.space.names) & ours.rule.hyperparameters.keys() - taken(way) - way.where.keys()
-        if lost:
-            return [f"{name} has no counterpart in {way.general}" for name in sorted(lost)]
-    points = sample(ours.space, _POINTS)
+    """Return what keeps the general optimizer from following the special one by this inclusion of their rules."""
+    special_optimizer, general_optimizer = study.optimizer(special), study.optimizer(general)
+    if refusal := _refusal(special_optimizer, general_optimizer, way):
+        return refusal
+    points = sample(special_optimizer.space, _POINTS)
     values = translated(study, special, general, way, points, way.open)
-    limit = carried(way, way.limit) if way.limit else None
-    opened = {carried(way, name) for name in way.open} - {limit}
-    if ours.schedule != theirs.schedule:
-        opened |= SCHEDULES[theirs.schedule].keys() - {"decay_factor"}  # without a decay, its length does not matter
-    found = []
-    for one in theirs.space:
-        if one.dimension.free or one.name in opened:
+    limit = way.carried(way.limit) if way.limit else None
+    open_names = {way.carried(name) for name in way.open} - {limit}
+    if special_optimizer.schedule != general_optimizer.schedule:
+        # Without a decay, its length does not matter.
+        open_names |= SCHEDULES[general_optimizer.schedule].keys() - {"decay_factor"}
+    obstacles = []
+    for axis in general_optimizer.space:
+        if axis.dimension.free or axis.name in open_names:
             continue
-        if one.name == limit or any(overshoot(one, at) for at in needed(values, one, (len(points),))):
-            found.append(f"{one.key} is fixed at {format_number(one.dimension.ends[0])}")
-    return found + _left_out(study, theirs, values, opened)
+        if axis.name == limit or places_on(axis, values, (len(points),)).beyond.any():
+            obstacles.append(f"{axis.key} is fixed at {format_number(axis.dimension.ends[0])}")
+    return obstacles + _left_out(study, general_optimizer, values, open_names)
 
 
-def _left_out(study: Study, theirs: Optimizer, values: Mapping[str, Any], opened: set[str]) -> list[str]:
-    """What the general optimizer's space does not name stays at its default: that must be the value it needs."""
-    known = {**get_workload(study.workload).hyperparameters, **theirs.rule.hyperparameters}
-    found = []
-    for name in sorted(values.keys() - set(theirs.space.names) - opened):
+def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str]:
+    """Return what rules the inclusion out whatever the general optimizer's space: schedules and switches."""
+    if special.schedule not in (general.schedule, "constant"):
+        return [f"its schedule is {general.schedule}, {special.name}'s is {special.schedule}"]
+    if special.schedule != "constant" and not way.lifts:
+        return [f"{way.general} follows {way.special} only at a constant learning rate"]
+    for axis in special.space:
+        value = axis.dimension.ends[0]
+        if axis.name in way.where and value != way.where[axis.name]:
+            return [f"{special.name}'s {axis.name} is {value}"]
+    if way.witnesses:
+        lost = set(special.space.names) & special.rule.hyperparameters.keys() - way.takes - way.where.keys()
+        return [f"{name} has no counterpart in {way.general}" for name in sorted(lost)]
+    return []
+
+
+def _left_out(study: Study, optimizer: Optimizer, values: Mapping[str, Any], open_names: set[str]) -> list[str]:
+    """Return the hyperparameters that are not in the space and whose defaults are not the values that it needs."""
+    known = {**get_workload(study.workload).hyperparameters, **optimizer.rule.hyperparameters}
+    obstacles = []
+    for name in sorted(values.keys() - set(optimizer.space.names) - open_names):
         default = known[name].default if name in known else None
-        off = default is None and np.all(np.asarray(values[name]) == 0)  # optax's way to say: no momentum
+        off = default is None and np.all(np.asarray(values[name]) == 0)  # optax's None for momentum means no momentum
         if not off and not np.all(np.asarray(values[name]) == default):
-            found.append(f"{name} is not in its space" if default is None else f"{name} stays at {default}")
-    return found
+            obstacles.append(f"{name} is not in its space" if default is None else f"{name} stays at {default}")
+    return obstacles
 
 
 def _outside(study: Study, special: str, general: str) -> str | None:
-    """For two optimizers of one rule: what is fixed in the special one and out of the general one's range.
+    """Return, for two optimizers of one rule, which fixed values of the special one the general one's ranges miss.
 
-    Where both have the same free, the general one's space must hold all of the other's.
+    If both have the same hyperparameters free, the general one's space must hold all of the other's.
     """
-    ours, theirs = study.optimizer(special), study.optimizer(general)
-    if ours.rule is not theirs.rule:
+    special_optimizer, general_optimizer = study.optimizer(special), study.optimizer(general)
+    if special_optimizer.rule is not general_optimizer.rule:
         return None
-    same = {one.name for one in ours.space.free} == {one.name for one in theirs.space.free}
-    points = sample(ours.space, _POINTS)
-    (identity,) = _all_ways(study, special, general)
+    free = [{axis.name for axis in optimizer.space.free} for optimizer in (special_optimizer, general_optimizer)]
+    points = sample(special_optimizer.space, _POINTS)
+    (identity,) = _rule_inclusions(study, special, general)
     values = translated(study, special, general, identity, points, {})
-    out = []
-    for one in bearing(theirs, values):
-        if not one.dimension.free:
+    outside = []
+    for axis in relevant_axes(general_optimizer, values):
+        if not axis.dimension.free:
             continue
-        places = needed(values, one, (len(points),))
-        single = len(set(places)) == 1
-        if (same or single) and any(overshoot(one, at) for at in places):
-            out.append(f"{one.key} = {format_number(places[0])}" if single and places[0] is not None else one.key)
-    return f"{special}'s {join_words(out)} leave{'s' if len(out) == 1 else ''} {general}'s range" if out else None
+        places = places_on(axis, values, (len(points),))
+        first, *others = set(places.coordinates.tolist())
+        if (free[0] == free[1] or not others) and places.beyond.any():
+            single = not others and first is not None
+            outside.append(f"{axis.key} = {format_number(first)}" if single else axis.key)
+    if not outside:
+        return None
+    return f"{special}'s {join_words(outside)} leave{'s' if len(outside) == 1 else ''} {general}'s range"

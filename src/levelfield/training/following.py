@@ -1,4 +1,4 @@
-"""How closely one rule follows another over given gradients."""
+"""How closely one rule follows another over given gradients, for any rules: their optax transformations in JAX."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Values = Mapping[str, Any]
 
 
 def trajectory(rule: Rule, hyperparameters: Values, gradients: jax.Array) -> jax.Array:
-    """The parameters after each step, from zero, if these are the gradients (steps × parameters)."""
+    """Return the parameters after each step, from zero, over these gradients (steps × parameters)."""
     transformation = rule(**hyperparameters)
 
-    def step(held: tuple[Any, Any], gradient: jax.Array) -> tuple[Any, jax.Array]:
-        params, state = held
+    def step(carry: tuple[Any, Any], gradient: jax.Array) -> tuple[Any, jax.Array]:
+        params, state = carry
         updates, state = transformation.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
         return (params, state), params
@@ -41,11 +41,11 @@ def deviations(
     *,
     single: bool = False,
 ) -> np.ndarray:
-    """How far the general rule strays from the special one (points × opens), relative to how far that goes.
+    """Return how far the general rule strays from the special one (points × opens), relative to how far that goes.
 
-    For each of the special rule's ``points`` and each choice of ``opens``, the general rule runs at their image
-    over the same gradients (points × steps × parameters), in float64, or with ``single`` in float32. ``rates``
-    multiply the learning rate step by step.
+    For each of the special rule's ``points`` and each choice of ``opens``, the general rule runs at their image over
+    the same gradients (points × steps × parameters), in float64, or with ``single`` in float32. ``rates`` multiply the
+    learning rate step by step.
     """
 
     def varied(values: Values) -> Values:
@@ -64,26 +64,29 @@ def deviations(
         )
     expected = np.asarray(expected)[:, None]
 
-    def follow(point: Values, open: Values, seen: jax.Array) -> jax.Array:
-        return trajectory(general, image({**varied(point), **switches}, {**open, **fixed}), seen)
+    def follow(point: Values, open: Values, history: jax.Array) -> jax.Array:
+        return trajectory(general, image({**varied(point), **switches}, {**open, **fixed}), history)
 
     over_opens = jax.vmap(follow, in_axes=(None, 0, None))
     with nullcontext() if single else jax.enable_x64(True):
-        found = jax.jit(jax.vmap(over_opens, in_axes=(0, None, 0)))(
+        followed = jax.jit(jax.vmap(over_opens, in_axes=(0, None, 0)))(
             _cast(numbers, dtype), _cast(chosen, dtype) | {"": np.zeros(len(opens), dtype)}, gradients.astype(dtype)
         )
-    distance = np.linalg.norm(np.asarray(found, np.float64) - expected, axis=-1).max(-1)
+    distance = np.linalg.norm(np.asarray(followed, np.float64) - expected, axis=-1).max(-1)
     return distance / np.linalg.norm(expected, axis=-1).max(-1)
 
 
 def _stacked(rows: Sequence[Values]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Numbers as arrays over the rows; switches, which are the same in all rows, as they are."""
-    numbers = {name for name, value in rows[0].items() if isinstance(value, int | float) and value is not True}
-    numbers -= {name for name in numbers if rows[0][name] is False}
+    """Return numbers as arrays over the rows; switches, which are the same in all rows, as they are."""
+    numbers = sorted(name for name, value in rows[0].items() if _is_number(value))
     return (
-        {name: np.array([row[name] for row in rows], np.float64) for name in sorted(numbers)},
+        {name: np.array([row[name] for row in rows], np.float64) for name in numbers},
         {name: value for name, value in rows[0].items() if name not in numbers},
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cast(arrays: Mapping[str, np.ndarray], dtype: Any) -> dict[str, np.ndarray]:

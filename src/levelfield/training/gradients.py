@@ -1,4 +1,4 @@
-"""How large a workload's gradients are where training starts."""
+"""The size of a workload's gradients at the start of training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from levelfield.space import Hyperparameters
 from levelfield.training.program import Job, load_data, trial_key
 
 _SEEDS = 4
-_EXAMPLES = 64  # of a batch: enough to tell its size
+_EXAMPLES = 64  # of a batch: enough for the size of its gradient
 
 
 def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
-    """The size of a gradient's entries at initialisation, each weighted by its share of the squared norm.
+    """Measure the size of a gradient's entries at initialization, each weighted by its share of the squared norm.
 
-    It is the size that decides how large an ε must be to drown the second moment: the small entries of a
-    gradient are many, but they hardly move anything.
+    This size decides how large an ε must be to dominate the second moment: the small entries of a gradient are many,
+    but they hardly move anything.
     """
     workload = job.workload
     train = load_data(workload).train
