@@ -17,7 +17,7 @@ from levelfield import refine
 from levelfield.derive.refine import Refinement
 from levelfield.errors import SearchExhausted, StudyError, UsageError
 from levelfield.executors import get_executor
-from levelfield.report.tables import space_rows
+from levelfield.report.spaces import space_rows
 from levelfield.run import refine_in_rounds, run
 from levelfield.search import Search
 
