@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-
 import levelfield as lf
 from levelfield.analysis.outcomes import Target
 from levelfield.errors import SpaceError, StudyError, UnknownName, UsageError

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MISSING = "–"  # shown where there is no value
+SHARE_DECIMALS = 2  # of errors and accuracies, in percent
+METRIC_DIGITS = 4  # of other metrics
+P_VALUE_DIGITS = 2
 
 
 def format_number(value: Any) -> str:
@@ -45,7 +48,7 @@ def format_metric(metric: str, value: float) -> str:
     """Format errors and accuracies as percentages, everything else as a number."""
     if math.isnan(value):
         return MISSING
-    return f"{100 * value:.2f}%" if is_share(metric) else f"{value:.4g}"
+    return f"{100 * value:.{SHARE_DECIMALS}f}%" if is_share(metric) else f"{value:.{METRIC_DIGITS}g}"
 
 
 def format_interval(metric: str, low: float, high: float) -> str:
@@ -83,7 +86,7 @@ def format_count(value: float) -> str:
 
 
 def format_p_value(value: float) -> str:
-    return MISSING if math.isnan(value) else f"{value:.2g}"
+    return MISSING if math.isnan(value) else f"{value:.{P_VALUE_DIGITS}g}"
 
 
 def format_hyperparameters(hyperparameters: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LOW, HIGH = 0.05, 0.95  # percentiles of an estimate
+TOLERANCE = 1e-12  # for the rounding errors of probabilities
 CLEAR = 0.95  # the win rate from which on one optimizer is said to beat another
 
 
@@ -71,7 +72,7 @@ def estimate(values: np.ndarray, probabilities: np.ndarray) -> Estimate:
     cumulative /= cumulative[-1]
     # The smallest value at which the distribution function reaches q. The tolerance keeps rounding errors from
     # skipping to the next value.
-    low, high = values[np.minimum(np.searchsorted(cumulative, np.array([LOW, HIGH]) - 1e-12), len(values) - 1)]
+    low, high = values[np.minimum(np.searchsorted(cumulative, np.array([LOW, HIGH]) - TOLERANCE), len(values) - 1)]
     return Estimate(float(np.average(values, weights=probabilities[order])), float(low), float(high))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from levelfield.analysis.best_of import (
     LOW,
     NO_ESTIMATE,
+    TOLERANCE,
     Estimate,
     check_k,
     estimate,
@@ -108,7 +109,7 @@ class Outcome:
         lost = probabilities[~finite].sum() / probabilities.sum()
         if not lost:
             return overall
-        mean = estimate(reported[finite], probabilities[finite]).mean if lost <= LOW + 1e-12 else np.nan
+        mean = estimate(reported[finite], probabilities[finite]).mean if lost <= LOW + TOLERANCE else np.nan
         return replace(overall, mean=mean)
 
     @cached_property

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from levelfield.analysis.best_of import TOLERANCE
+
 PERMUTATIONS = 9_999
 ENOUGH = 200  # the p-value is known well enough once this many permutations have reached the observed lead
-_TOLERANCE = 1e-12
-_NEGLIGIBLE = 1e-16  # probability that neither best has been seen yet below which the lead no longer changes
+NEGLIGIBLE = 1e-16  # probability that neither best has been seen yet below which the lead no longer changes
+HASH_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of the hash function that deals the trials
 
 
 def lead(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
@@ -39,7 +41,7 @@ def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int =
     while start < permutations:
         stop = min(permutations, start + batch)
         counts = deal(len(ours), len(values), start, stop)
-        large = _leads(counts, values, len(ours), k) >= observed - _TOLERANCE
+        large = _leads(counts, values, len(ours), k) >= observed - TOLERANCE
         if reached + large.sum() >= ENOUGH:
             last = start + int(np.flatnonzero(large)[ENOUGH - reached - 1])
             return ENOUGH / (last + 1)
@@ -60,7 +62,7 @@ def _leads(counts: Iterable[np.ndarray], values: np.ndarray, ours: int, k: int) 
         a_after, b_after = beyond_ours[count], beyond_theirs[i + 1 - count]
         total = total + (a * b_after - b * a_after)
         a, b = a_after, b_after
-        if i % 64 == 0 and np.max(a * b) < _NEGLIGIBLE:
+        if i % 64 == 0 and np.max(a * b) < NEGLIGIBLE:
             break
     return total
 
@@ -80,9 +82,9 @@ def deal(ours: int, n: int, start: int, stop: int) -> Iterator[np.ndarray]:
 def hash32(x: np.ndarray) -> np.ndarray:
     """Return a random 32-bit number for each counter (Wellons' "lowbias32")."""
     x = x ^ (x >> np.uint32(16))
-    x = x * np.uint32(0x7FEB352D)
+    x = x * np.uint32(HASH_MULTIPLIERS[0])
     x = x ^ (x >> np.uint32(15))
-    x = x * np.uint32(0x846CA68B)
+    x = x * np.uint32(HASH_MULTIPLIERS[1])
     return np.asarray(x ^ (x >> np.uint32(16)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from levelfield.analysis.best_of import LOW, check_k, weights
+from levelfield.analysis.best_of import LOW, TOLERANCE, check_k, weights
 
 _MOST_KS = 100  # how many numbers of trials are looked at between 1 and the size of a pool
 
@@ -45,7 +45,7 @@ def expected_best(values: np.ndarray, ks: Sequence[int]) -> np.ndarray:
     finite = np.isfinite(ordered)
     chances = (later[:, :-1] - later[:, 1:])[:, finite]
     shares = chances.sum(axis=1)
-    enough = shares >= 1 - LOW - 1e-12
+    enough = shares >= 1 - LOW - TOLERANCE
     return np.where(enough, (chances * ordered[finite]).sum(axis=1) / np.where(enough, shares, 1), np.nan)
 
 

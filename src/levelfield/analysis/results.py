@@ -6,6 +6,7 @@ search spaces) are new records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -77,6 +78,12 @@ class Results:
         """Return P(an optimizer's best of k comes first, second, …); ties share the better place."""
         probabilities = rank_probabilities([outcome.ranked() for outcome in self.outcomes.values()], self.k(k))
         return {name: [float(p) for p in row] for name, row in zip(self.outcomes, probabilities, strict=True)}
+
+    def ranking(self, k: int | None = None) -> list[str]:
+        """Return the optimizers, the best expected best of k first; those without one last."""
+        means = {name: outcome.best(self.k(k)).mean for name, outcome in self.outcomes.items()}
+        sign = {name: outcome.metrics[outcome.select].sign for name, outcome in self.outcomes.items()}
+        return sorted(means, key=lambda name: (math.isnan(means[name]), sign[name] * means[name]))
 
     def settles(self) -> int | None:
         """Return the number of trials from which on the ranking by expected best equals that of the whole pools."""

@@ -68,7 +68,9 @@ def refine(
         _write_new(path, last.to_toml(path.parent))
     if as_json:
         written = str(path) if last is not study else None
-        print_json({"rounds": [_as_dict(refinement) for refinement in refinements], "study": last.name, "file": written})
+        print_json(
+            {"rounds": [_as_dict(refinement) for refinement in refinements], "study": last.name, "file": written}
+        )
     elif last is study:
         typer.echo("All ranges can stay; no new study is needed.")
     else:

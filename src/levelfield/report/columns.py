@@ -1,7 +1,7 @@
 """The columns of the outcome table, each declared once: its numbers, its heading and its text.
 
-``rows`` gives the numbers (for JSON and polars); terminal, page and LaTeX show the texts. The page recomputes the cells
-that columns.js has a function for.
+``rows`` returns the numbers (for JSON and polars); terminal, page and LaTeX show the texts. The page recomputes the
+columns that columns.js knows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Column:
     text: Callable[[Results, Outcome, int], Text]
     numbers: Callable[[Results, Outcome, int], dict[str, Any]] = lambda results, outcome, k: {}
     shown: Callable[[Results], bool] = lambda results: True
+    possible: Callable[[Results], bool] = lambda results: False  # hidden on the page until its reader asks for it
     is_number: bool = True
+    is_long: bool = False  # wraps; too long for a table in LaTeX
 
 
 def reported_metric(results: Results) -> str:
@@ -59,6 +61,11 @@ def rows(results: Results, k: int | None = None) -> list[dict[str, Any]]:
 
 def shown_columns(results: Results) -> list[Column]:
     return [column for column in COLUMNS if column.shown(results)]
+
+
+def page_columns(results: Results) -> list[Column]:
+    """Return the columns of the page, including those that its reader can ask for."""
+    return [column for column in COLUMNS if column.shown(results) or column.possible(results)]
 
 
 def _best_text(outcome: Outcome, k: int, metric: str) -> Text:
@@ -134,6 +141,7 @@ COLUMNS = (
         text=lambda results, outcome, k: _best_text(outcome, k, reported_metric(results)),
         numbers=_test_numbers,
         shown=lambda results: reported_metric(results) != results.study.select,
+        possible=lambda results: len(next(iter(results.outcomes.values())).metrics) > 1,
     ),
     Column("steps", heading=_steps_heading, text=_steps_text, numbers=_steps_numbers, shown=_has_target),
     Column(
@@ -154,5 +162,6 @@ COLUMNS = (
         text=lambda results, outcome, k: Text(format_hyperparameters(_best_hyperparameters(outcome))),
         numbers=lambda results, outcome, k: {"best_hyperparameters": _best_hyperparameters(outcome)},
         is_number=False,
+        is_long=True,
     ),
 )

@@ -1,46 +1,55 @@
-"""The page: one HTML file with everything in it, and the same charts as files."""
+"""The report: one HTML file with everything in it, and the same charts and tables as files for a paper."""
 
 from __future__ import annotations
 
 import functools
-import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from levelfield.analysis.boundaries import Place, boundaries
-from levelfield.analysis.health import health
-from levelfield.analysis.protocols import by_protocol, flips, pairs
+from levelfield.analysis.boundaries import Boundary, Place, boundaries
+from levelfield.analysis.health import Check, health
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
 from levelfield.formatting import (
+    MISSING,
+    format_count,
     format_duration,
-    format_hyperparameters,
-    format_metric,
     format_number,
+    format_percent,
     format_range,
+    join_words,
+    pluralize,
 )
 from levelfield.report import charts
-from levelfield.report.columns import reported_metric, rows
-from levelfield.report.figures import Figure, figures
-from levelfield.report.narrative import followed_sentences, rerun_sentences, sentences
-from levelfield.report.payload import kind, page_data, script_json
-from levelfield.report.tables import latex_tables, space_rows
-from levelfield.taxonomy.audit import Finding, audit
+from levelfield.report.columns import Text, page_columns, reported_metric
+from levelfield.report.figure import Figure, Part
+from levelfield.report.figures import figures
+from levelfield.report.latex import latex_tables
+from levelfield.report.narrative import sentences
+from levelfield.report.payload import CONSTANTS, page_data, script_json
+from levelfield.report.spaces import is_refined, space_tables
+from levelfield.report.vega import vega_bundle
 
+# The constants come first, then the figures; page.js, which starts everything, last.
+_SCRIPTS = ("formatting.js", "statistics.js", "outcomes.js", "charts.js", "tables.js", "columns.js")
 _FILE_CONFIG = {"view": {"stroke": None}, "axis": {"gridColor": "#e4e4e4"}}
 
 
+# ---------------------------------------------------------------------------- files
+
+
 def write_report(results: Results, path: Path, protocols: Sequence[Results] = ()) -> Path:
+    """Write the page. A reader never sees half of it."""
     page = render(results, protocols)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside its place and moved there, so that a reader never meets half a page.
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
             file.write(page)
         os.chmod(file.name, 0o644)
@@ -51,181 +60,193 @@ def write_report(results: Results, path: Path, protocols: Sequence[Results] = ()
 
 
 def write_figures(results: Results, folder: Path, protocols: Sequence[Results] = ()) -> list[Path]:
-    """Every figure as PDF, SVG and PNG, and the tables in LaTeX."""
+    """Write every figure as PDF, SVG and PNG, and the tables in LaTeX."""
     import vl_convert
 
-    paths = []
+    paths: list[Path] = []
+
+    def write(name: str, content: bytes) -> None:
+        paths.append(folder / name)
+        paths[-1].write_bytes(content)
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for figure in figures(results, protocols):
-            spec = _together(figure)
-            drawn = {
-                "pdf": vl_convert.vegalite_to_pdf(spec),
-                "svg": vl_convert.vegalite_to_svg(spec).encode(),
-                "png": vl_convert.vegalite_to_png(spec, ppi=200),
-            }
-            for form, content in drawn.items():
-                paths.append(folder / f"{figure.name}.{form}")
-                paths[-1].write_bytes(content)
-        for name, text in latex_tables(results).items():
-            paths.append(folder / f"{name}.tex")
-            paths[-1].write_text(text, "utf-8")
+            for part in figure.parts:
+                name = f"{figure.name}-{part.name}" if part.name else figure.name
+                spec = file_spec(part, figure.columns)
+                write(f"{name}.pdf", vl_convert.vegalite_to_pdf(spec))
+                write(f"{name}.svg", vl_convert.vegalite_to_svg(spec).encode())
+                write(f"{name}.png", vl_convert.vegalite_to_png(spec, ppi=200))
+        for name, table in latex_tables(results).items():
+            write(f"{name}.tex", table.encode())
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror})") from None
     return paths
 
 
-def _together(figure: Figure) -> dict[str, Any]:
-    """A figure's panels in one specification, each with its rows."""
-    specs = [panel.spec() for panel in figure.panels]
-    rows, parts = {}, []
-    for i, spec in enumerate(specs):
-        rows[f"rows{i}"] = spec.pop("datasets")["rows"]
-        parts.append(_still(spec, f"rows{i}"))
-    apart = {"resolve": {"scale": {"color": "independent", "strokeDash": "independent"}}}
+def file_spec(part: Part, columns: int) -> dict[str, Any]:
+    """Return the panels of a part as one specification, with their rows."""
+    datasets, views = {}, []
+    for i, panel in enumerate(part.panels):
+        datasets[f"rows{i}"] = panel.rows
+        views.append(_without_selections(panel.spec(), f"rows{i}"))
+    scales = {"resolve": {"scale": {"color": "independent", "strokeDash": "independent"}}}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "config": _FILE_CONFIG,
-        "datasets": rows,
-        **(parts[0] if len(parts) == 1 else {"concat": parts, "columns": figure.columns} | apart),
+        "datasets": datasets,
+        **(views[0] if len(views) == 1 else {"concat": views, "columns": columns} | scales),
     }
 
 
-def _still(part: Any, rows: str) -> Any:
-    """A panel's part as paper shows it, with nothing to select; its rows under a name of their own."""
+def _without_selections(part: Any, rows: str) -> Any:
+    """Return a part of a specification as paper shows it, reading rows of a name of its own."""
     if isinstance(part, list):
-        return [_still(each, rows) for each in part]
+        return [_without_selections(item, rows) for item in part]
     if not isinstance(part, dict):
         return part
     if "param" in part.get("condition", {}):
         return {"value": part["condition"]["value"]}
-    own = {key: _still(each, rows) for key, each in part.items() if key != "params"}
-    return own | {"name": rows} if own.get("name") == "rows" else own
+    kept = {key: _without_selections(value, rows) for key, value in part.items() if key != "params"}
+    return kept | {"name": rows} if kept.get("name") == charts.ROWS.name else kept
+
+
+# ---------------------------------------------------------------------------- the page
+
+
+def render(results: Results, protocols: Sequence[Results] = (), version: str | None = None) -> str:
+    """Return the page. With a version of the trials, it asks its server for newer ones."""
+    study = results.study
+    drawn = figures(results, protocols)
+    numbers = {name: number for number, name in enumerate(results.outcomes)}
+    tables = space_tables(study)
+    return _template("page.html").render(
+        study=study,
+        sentences=sentences(results),
+        complete=results.complete,
+        narrowed=results.narrowed_spaces,
+        report=reported_metric(results),
+        metrics=list(next(iter(results.outcomes.values())).metrics),
+        colors={name: charts.color(number) for name, number in numbers.items()},
+        headings=[_Heading(column, results) for column in page_columns(results)],
+        rows=[_Row(name, numbers[name], results) for name in results.ranking()],
+        maximized=next(iter(results.outcomes.values())).metrics[study.select].sign < 0,
+        counts=[results.count(name) for name in results.outcomes],
+        largest_pool=max(len(outcome.pool) for outcome in results.outcomes.values()),
+        figures=drawn,
+        below={figure.name: _environment().from_string(figure.html) for figure in drawn},
+        searches=_searches(results),
+        checks=len(health(results)),
+        spaces=tables,
+        refined=is_refined(tables),
+        costs=list(_costs(results)),
+        provenance=results.provenance,
+        toml=study.to_toml(),
+        data=script_json(page_data(results, drawn, version)),
+        version=version,
+        vega=vega_bundle(),
+        script=_script(drawn),
+    )
 
 
 @functools.cache
-def _template() -> jinja2.Template:
-    folder = resources.files("levelfield.report")
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+        loader=jinja2.FunctionLoader(_source),
     )
-    environment.filters |= {"number": format_number, "count": lambda value: f"{value:,.0f}"}
-    return environment.get_template("page.html")
+    filters: dict[str, Callable[..., str]] = {"number": format_number, "count": format_count, "pluralize": pluralize}
+    environment.filters |= filters
+    return environment
 
 
 @functools.cache
-def _vega() -> str:
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle(None)
-    return bundle
+def _template(name: str) -> jinja2.Template:
+    return _environment().get_template(name)
 
 
-def render(results: Results, protocols: Sequence[Results] = (), version: str | None = None) -> str:
-    """The page. With a version of the trials, it asks the server for newer ones."""
-    study = results.study
-    found = figures(results, protocols)
-    columns = by_protocol(protocols or [results])
-    names = list(study.optimizers)
-    metrics = list(results.outcome(names[0]).metrics)
-    folder = resources.files("levelfield.report")
-    return _template().render(
-        study=study,
-        sentences=sentences(results),
-        complete=results.complete,
-        narrow=results.narrowed_spaces,
-        report=reported_metric(results),
-        metrics=metrics,
-        lone=len(metrics) == 1,  # then there is nothing else to show
-        colours=charts.shades(names),
-        rows=[_shown(results, row) for row in rows(results)],
-        largest=max((len(results.outcome(name).pool) for name in names), default=0),
-        figures=_numbered(found),
-        findings=[_shown_finding(finding) for finding in audit(results, results.k())],
-        seeded=followed_sentences(results),
-        reruns=rerun_sentences(results),
-        boundaries=[each for each in boundaries(results) if each.place not in (Place.FIXED, Place.UNKNOWN)],
-        checks=health(results),
-        format_range=format_range,
-        flips=[str(each) for each in flips(columns)],
-        shared=any(len(each.protocols) > 1 for each in pairs(columns)),
-        axes={
-            name: [(one, charts.axis_title(one), kind(one)) for one in study.optimizer(name).space.free]
-            for name in names
-        },
-        spaces=list(space_rows(results)),
-        cost=_cost(results),
-        provenance=results.provenance,
-        toml=study.to_toml(),
-        data=script_json(page_data(results, found, version)),
-        version=version,
-        vega=_vega(),
-        script="\n".join((folder / name).read_text("utf-8") for name in ("statistics.js", "page.js")),
-    )
+def _source(name: str) -> str:
+    return (resources.files(__package__) / name).read_text("utf-8")
 
 
-def _numbered(found: Sequence[Figure]) -> dict[str, list[tuple[Figure, list[int]]]]:
-    """Sections of the page: figures with the numbers of their panels; hyperparameters are one section."""
-    sections: dict[str, list[tuple[Figure, list[int]]]] = {}
-    number = 0
-    for figure in found:
-        numbers = list(range(number, number + len(figure.panels)))
-        sections.setdefault(figure.name.partition("-")[0] if figure.columns == 3 else figure.name, []).append(
-            (figure, numbers)
-        )
-        number += len(numbers)
-    return sections
+def _script(drawn: Iterable[Figure]) -> str:
+    """Return the page's own script. Each figure's is in a block, so that its names stay its own."""
+    parts = [f"const CONSTANTS = {script_json(CONSTANTS)};", *map(_source, _SCRIPTS)]
+    parts += [f"{{\n{figure.script}}}" for figure in drawn if figure.script]
+    return "\n".join([*parts, _source("page.js")])
 
 
-def _shown(results: Results, row: dict[str, Any]) -> dict[str, str]:
-    study, outcome = results.study, results.outcome(row["optimizer"])
-    reached = row.get("steps_probability", 0.0)
-    texts = {"optimizer": row["optimizer"], "protocol": row["protocol"]}
-    for key, metric in (("select", study.select), ("report", reported_metric(results))):
-        found = outcome.best(study.trials, metric)
-        known = not math.isnan(found.mean)
-        texts[key] = format_metric(metric, found.mean)
-        texts[f"{key}_range"] = (
-            f"{format_metric(metric, found.low)} – {format_metric(metric, found.high)}" if known else ""
-        )
-    return texts | {
-        "steps": f"{row['steps_mean']:,.0f} ({reached:.0%})" if reached > 0 else "–",
-        "trials": f"{row['feasible']} of {row['tried']}",
-        "feasible": str(row["feasible"]),
-        "hyperparameters": format_hyperparameters(row["best_hyperparameters"]),
-    }
+class _Heading:
+    """The heading of a column of the outcome table."""
+
+    def __init__(self, column: Any, results: Results) -> None:
+        self.key = column.key
+        self.text: Text = column.heading(results)
+        self.hidden = not column.shown(results)
+        self.classes = " ".join(["number"] * column.is_number + ["long"] * column.is_long)
 
 
-def _shown_finding(finding: Finding) -> dict[str, str]:
-    def percent(value: float) -> str:
-        return "–" if math.isnan(value) else f"{value:.0%}"
+class _Row:
+    """An optimizer's row of the outcome table."""
 
-    return {
-        "inclusion": f"{finding.edge.special} ⊆ {finding.edge.general}",
-        "worse": percent(finding.worse),
-        "better": percent(finding.better),
-        "p": "–" if math.isnan(finding.p_value) else f"{finding.p_value:.2g}",
-        "verdict": finding.verdict.value,
-        "evidence": "; ".join(finding.evidence),
-    }
-
-
-def _cost(results: Results) -> list[dict[str, Any]]:
-    found = []
-    for name, trials in results.trials.items():
+    def __init__(self, name: str, number: int, results: Results) -> None:
+        self.name = name
+        self.number = number
         outcome = results.outcome(name)
-        seconds = sum(trial.seconds for trial in trials)
-        found.append(
-            {
-                "optimizer": name,
-                "tried": outcome.tried,
-                "infeasible": outcome.tried - len(outcome.pool),
-                "steps": outcome.spent,
-                "time": format_duration(seconds),
-            }
-        )
-    return found
+        self.cells = [column.text(results, outcome, results.k()) for column in page_columns(results)]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What the trials say about one optimizer's search."""
+
+    optimizer: str
+    failed: list[Check]
+    ranges: list[dict[str, str]]
+    summary: str
+    is_sound: bool
+
+
+def _searches(results: Results) -> list[_Search]:
+    searches = []
+    judged = [axis for axis in boundaries(results) if axis.place not in (Place.FIXED, Place.UNKNOWN)]
+    checks = health(results)
+    for name in results.outcomes:
+        failed = [check for check in checks if check.optimizer == name and not check.healthy]
+        ranges = [axis for axis in judged if axis.optimizer == name]
+        poor = sum(not axis.settled for axis in ranges)
+        if not ranges and not any(check.optimizer == name for check in checks):
+            continue
+        problems = [f"{pluralize(len(failed), 'check')} failed"] * bool(failed)
+        problems += [f"{pluralize(poor, 'range')} to change"] * bool(poor)
+        summary = join_words(problems) if problems else "no problem found"
+        searches.append(_Search(name, failed, [_range_texts(axis) for axis in ranges], summary, not problems))
+    return searches
+
+
+def _range_texts(boundary: Boundary) -> dict[str, str]:
+    """Return the cells of a hyperparameter's row."""
+    known = boundary.lower == boundary.lower
+    return {
+        "hyperparameter": boundary.axis.key,
+        "range": format_range(boundary.axis.dimension),
+        "good": " … ".join(format_number(end) for end in boundary.good),
+        "borders": f"{format_percent(boundary.lower)}, {format_percent(boundary.upper)}" if known else MISSING,
+        "verdict": boundary.place.value,
+        "proposal": format_range(boundary.proposal) if boundary.proposal else "",
+    }
+
+
+def _costs(results: Results) -> Iterable[dict[str, Any]]:
+    for name, outcome in results.outcomes.items():
+        yield {
+            "optimizer": name,
+            "tried": outcome.tried,
+            "infeasible": outcome.tried - len(outcome.pool),
+            "steps": outcome.spent,
+            "time": format_duration(sum(trial.seconds for trial in results.trials[name])),
+        }

@@ -1,120 +1,123 @@
-"""What the page computes with: the trials' final metrics, hyperparameters and cost, and the charts' templates."""
+"""What the page computes with: constants, the trials' final metrics and hyperparameters, and the charts."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.best_of import CLEAR
-from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS
+from levelfield.analysis.best_of import HIGH, LOW, TOLERANCE
+from levelfield.analysis.permutation import HASH_MULTIPLIERS, NEGLIGIBLE
 from levelfield.analysis.results import Results
-from levelfield.formatting import format_hyperparameters
+from levelfield.formatting import (
+    METRIC_DIGITS,
+    MISSING,
+    P_VALUE_DIGITS,
+    SHARE_DECIMALS,
+    format_hyperparameters,
+    format_number,
+    is_share,
+)
 from levelfield.report import charts
 from levelfield.report.columns import reported_metric
-from levelfield.report.figures import Figure, Panel, Rows, coordinate, graph, shown_ks
+from levelfield.report.figure import DRAWN_DIGITS, Figure, Panel, axis_coordinate, is_maximized, packed, short_number
 from levelfield.space import Axis
-from levelfield.taxonomy.audit import SIGNIFICANT, audit
+
+CONSTANTS = {
+    "low": LOW,
+    "high": HIGH,
+    "tolerance": TOLERANCE,
+    "negligible": NEGLIGIBLE,
+    "multipliers": HASH_MULTIPLIERS,
+    "drawnDigits": DRAWN_DIGITS,
+    "coordinateDigits": charts.COORDINATE_DIGITS,
+    "shareDecimals": SHARE_DECIMALS,
+    "metricDigits": METRIC_DIGITS,
+    "pValueDigits": P_VALUE_DIGITS,
+    "missing": MISSING,
+}
 
 
 def page_data(results: Results, figures: Sequence[Figure], version: str | None) -> dict[str, Any]:
+    """Return the data of the page. Optimizers and metrics go by number, so that no name is ever a key."""
     study = results.study
-    number = {name: i for i, name in enumerate(study.optimizers)}
-    lines, nodes = graph(results)
-    panels = [panel for figure in figures for panel in figure.panels]
+    outcome = next(iter(results.outcomes.values()))
+    metrics = list(outcome.metrics)
     return {
         "k": study.trials,
-        "select": study.select,
-        "report": reported_metric(results),
-        "target": asdict(study.target) if study.target else None,
-        "metrics": {name: way.value for name, way in results.outcome(next(iter(number))).metrics.items()},
-        "ks": shown_ks(results) if any(results.outcome(name).pool for name in number) else [],
-        "constants": {
-            "clear": CLEAR,
-            "significant": SIGNIFICANT,
-            "permutations": PERMUTATIONS,
-            "enough": ENOUGH,
-        },
-        "optimizers": [_optimizer(results, name) for name in number],
-        "edges": [
-            {"special": number[each.edge.special], "general": number[each.edge.general]}
-            for each in audit(results, results.k())
+        "select": metrics.index(study.select),
+        "report": metrics.index(reported_metric(results)),
+        "metrics": [
+            {
+                "name": metric,
+                "maximized": is_maximized(outcome, metric),
+                "share": is_share(metric),
+                **charts.metric_formats(metric),
+            }
+            for metric in metrics
         ],
-        "graph": {
-            "lines": [
-                line | {"special": number[line["special"]], "general": number[line["general"]]} for line in lines
-            ],
-            "nodes": [node | {"optimizer": number[node["optimizer"]]} for node in nodes],
-        },
-        "panels": [_panel(panel, study.select, reported_metric(results)) for panel in panels],
+        "optimizers": [_optimizer(results, name, metrics) for name in results.outcomes],
+        "figures": [[figure.name, figure.data] for figure in figures],
+        "panels": [_panel(figure, panel) for figure in figures for panel in figure.panels],
         "version": version,
     }
 
 
-def _optimizer(results: Results, name: str) -> dict[str, Any]:
-    """An optimizer's trials, column by column."""
+def _optimizer(results: Results, name: str, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return an optimizer's trials, column by column."""
     outcome, trials = results.outcome(name), results.trials[name]
     axes = results.study.optimizer(name).space.free
-    reached = iter(outcome.steps if outcome.target else [])
+    steps = iter(outcome.steps if outcome.target else [])
     return {
         "name": name,
-        "axes": [_axis(one) for one in axes],
+        "axes": [_axis(axis) for axis in axes],
         "trial": [trial.point.index for trial in trials],
         "feasible": [int(trial.feasible) for trial in trials],
         "last": [outcome.last(trial) for trial in trials],
-        "reached": [_whole(next(reached, math.inf)) if trial.feasible else None for trial in trials],
-        "metrics": {metric: [_metric(t.curve.at(metric, outcome.step)) for t in trials] for metric in outcome.metrics},
-        "x": [[coordinate(one.coordinate(trial.point.hyperparameters)) for trial in trials] for one in axes],
+        "reached": [_step(next(steps, math.inf)) if trial.feasible else None for trial in trials],
+        "finals": [[_final(trial.curve.at(metric, outcome.step)) for trial in trials] for metric in metrics],
+        "coordinates": [[axis_coordinate(axis, trial) for trial in trials] for axis in axes],
         "hyperparameters": [format_hyperparameters(trial.point.hyperparameters) for trial in trials],
     }
 
 
-def _axis(one: Axis) -> dict[str, Any]:
-    return {"title": charts.axis_title(one), "kind": kind(one), "ends": [coordinate(end) for end in one.dimension.ends]}
+def _axis(axis: Axis) -> dict[str, Any]:
+    title, ends = charts.axis_title(axis), axis.dimension.ends
+    if charts.is_choice(axis):
+        return {"title": title, "choices": [format_number(value) for value in ends]}
+    return {"title": title, "ends": [short_number(end) for end in ends]}
 
 
-def kind(one: Axis) -> str:
-    return next(iter(one.dimension.spec()))
-
-
-def _metric(value: float) -> Any:
-    """A float32 with as many digits as it takes to tell it from its neighbours."""
+def _final(value: float) -> Any:
+    """Return a float32 with as many digits as tell it from its neighbors."""
     if math.isnan(value):
         return None
     return float(str(np.float32(value))) if math.isfinite(value) else str(value)
 
 
-def _whole(steps: float) -> int | None:
-    return int(steps) if math.isfinite(steps) else None
+def _step(step: float) -> int | None:
+    return int(step) if math.isfinite(step) else None
 
 
-def _panel(panel: Panel, select: str, report: str) -> dict[str, Any]:
-    live = {select: "@select"} if panel.key else {}
-    if panel.key in ("outcomes:report", "selection"):
-        live = {report: "@report"}
+def _panel(figure: Figure, panel: Panel) -> dict[str, Any]:
+    """Return a live panel with its slots, or a static one with its rows."""
+    if panel.live is None:
+        return {"figure": figure.name, "spec": panel.spec(), "rows": packed(panel.rows)}
+    template = charts.template(panel.chart)
     return {
-        "key": panel.key,
-        "metric": live.get(panel.metric or "", panel.metric),
-        "spec": panel.template,
-        "rows": None if panel.key else packed(panel.rows),
+        "figure": figure.name,
+        "spec": template.spec,
+        "slots": template.slots,
+        "choice": panel.choice,
+        "fields": panel.fields,
+        "live": panel.live,
     }
 
 
-def packed(rows: Rows) -> dict[str, Any]:
-    """Rows column by column; text as numbers of names."""
-    columns: dict[str, list[Any]] = {key: [row[key] for row in rows] for key in (rows[0] if rows else {})}
-    names = {key: list(dict.fromkeys(found)) for key, found in columns.items() if isinstance(found[0], str)}
-    for key, known in names.items():
-        place = {name: i for i, name in enumerate(known)}
-        columns[key] = [place[value] for value in columns[key]]
-    return {"columns": columns, "names": names}
-
-
 def script_json(content: Any) -> str:
-    """JSON that is safe inside a script element, whatever names it holds."""
+    """Return JSON that is safe inside a script element, whatever names it holds."""
     text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

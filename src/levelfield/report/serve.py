@@ -12,7 +12,7 @@ import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 from levelfield.errors import NoStore, StoreError, UsageError
 from levelfield.pool import PoolCount, pool_window
@@ -88,8 +88,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self, live: Live, host: str, port: int) -> None:
         self.live = live
         try:
-            self.address_family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            super().__init__(address, _Handler)
+            self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            super().__init__(cast(Any, address), _Handler)
         except (OSError, UnicodeError) as error:
             if getattr(error, "errno", None) == errno.EADDRINUSE:
                 raise UsageError(f"port {port} is in use; choose another one, or 0 for any free port") from None

@@ -1,41 +1,41 @@
-// The statistics of analysis/ once more, so that the page can answer for any K, metric and part of the search spaces.
-// Lower is better throughout; every function mirrors the one of the same name there, and tests compare the two.
+// The statistics of analysis/, for any K, metric and part of the search spaces that the reader asks for.
+// Lower is better throughout. Each function mirrors the Python function of that name; tests compare the results.
 
-/** The probability with which each value is the best of k drawn; ties share theirs, NaN is never drawn. */
+/** The probability that each value is the best of k drawn. Ties share theirs; NaN is never drawn. */
 function weights(values, k) {
   const order = [];
   values.forEach((value, i) => { if (!Number.isNaN(value)) order.push(i); });
-  order.sort((a, b) => values[a] - values[b] || 0);  // Infinity − Infinity is no order
-  const n = order.length, found = new Array(values.length).fill(0);
+  order.sort((a, b) => values[a] - values[b] || 0);  // Infinity − Infinity is NaN
+  const n = order.length, probabilities = new Array(values.length).fill(0);
   for (let first = 0, end; first < n; first = end) {
     for (end = first + 1; end < n && values[order[end]] === values[order[first]]; end++);
     const share = (((n - first) / n) ** k - ((n - end) / n) ** k) / (end - first);
-    for (let i = first; i < end; i++) found[order[i]] = share;
+    for (let i = first; i < end; i++) probabilities[order[i]] = share;
   }
-  return found;
+  return probabilities;
 }
 
-/** Mean, 5th and 95th percentile of values under probabilities, which need not add up to one. */
+/** The mean and percentiles of values under probabilities, which need not add up to 1. */
 function estimate(values, probabilities) {
   const likely = [];
   probabilities.forEach((p, i) => { if (p > 0) likely.push(i); });
   if (!likely.length) return { mean: NaN, low: NaN, high: NaN };
-  const last = i => Number.isNaN(values[i]);  // as numpy sorts
+  const last = i => Number.isNaN(values[i]);  // as NumPy sorts
   likely.sort((a, b) => (last(a) || last(b) ? last(a) - last(b) : values[a] - values[b] || 0));
   let total = 0, sum = 0;
-  const cumulated = likely.map(i => { sum += values[i] * probabilities[i]; return total += probabilities[i]; });
+  const cumulative = likely.map(i => { sum += values[i] * probabilities[i]; return total += probabilities[i]; });
   const percentile = q => {
-    const at = cumulated.findIndex(c => c / total >= q - 1e-12);
+    const at = cumulative.findIndex(c => c / total >= q - CONSTANTS.tolerance);
     return values[likely[at < 0 ? likely.length - 1 : at]];
   };
-  return { mean: sum / total, low: percentile(0.05), high: percentile(0.95) };
+  return { mean: sum / total, low: percentile(CONSTANTS.low), high: percentile(CONSTANTS.high) };
 }
 
 function sorted(values) {
   return Float64Array.from(values.filter(value => !Number.isNaN(value))).sort();
 }
 
-/** How many of the sorted values are below x, or with ``orEqual`` not above it. */
+/** How many of the sorted values are below x; with orEqual, how many are not above it. */
 function countBelow(ordered, x, orEqual = false) {
   let low = 0, high = ordered.length;
   while (low < high) {
@@ -53,12 +53,12 @@ function probabilityBetter(ours, theirs, k) {
   return weights(ours, k).reduce((sum, w, i) => (w > 0 ? sum + w * exceed(ours[i]) ** k : sum), 0);
 }
 
-/** P(the best of k of pool i comes in place r), as [i][r]; those that tie share the better place. */
+/** P(the best of k of pool i takes rank r), as [i][r]. Ties share the better rank. */
 function rankProbabilities(pools, k) {
   const ordered = pools.map(sorted);
   return pools.map((pool, i) => {
-    const found = new Array(pools.length).fill(ordered[i].length ? 0 : NaN);
-    if (!ordered[i].length) return found;
+    const probabilities = new Array(pools.length).fill(ordered[i].length ? 0 : NaN);
+    if (!ordered[i].length) return probabilities;
     weights(pool, k).forEach((w, j) => {
       if (!(w > 0)) return;
       let chances = [1];
@@ -69,19 +69,19 @@ function rankProbabilities(pools, k) {
         chances.forEach((chance, r) => { next[r] += chance * (1 - better); next[r + 1] += chance * better; });
         chances = next;
       });
-      chances.forEach((chance, r) => { found[r] += w * chance; });
+      chances.forEach((chance, r) => { probabilities[r] += w * chance; });
     });
-    return found;
+    return probabilities;
   });
 }
 
-/** How often chance alone would give ours a lead over theirs as large as it has: the same deals as in Python. */
+/** How often chance alone would give ours as large a lead over theirs; the permutations are those of Python. */
 function pValue(ours, theirs, k, permutations, enough) {
-  const labelled = [...ours.map(v => [v, 1]), ...theirs.map(v => [v, 0])].filter(([v]) => !Number.isNaN(v));
-  labelled.sort((a, b) => a[0] - b[0] || 0);
-  const n = labelled.length, m = labelled.filter(([, label]) => label).length;
+  const labeled = [...ours.map(v => [v, 1]), ...theirs.map(v => [v, 0])].filter(([v]) => !Number.isNaN(v));
+  labeled.sort((a, b) => a[0] - b[0] || 0);
+  const n = labeled.length, m = labeled.filter(([, label]) => label).length;
   if (!m || m === n) return NaN;
-  const ends = labelled.map(([v], i) => i + 1 === n || labelled[i + 1][0] !== v);
+  const ends = labeled.map(([v], i) => i + 1 === n || labeled[i + 1][0] !== v);
   const table = size => Float64Array.from({ length: size + 1 }, (_, c) => ((size - c) / size) ** k);
   const a = table(m), b = table(n - m);
   const lead = isOurs => {  // the sum over groups of a_before · b_after − b_before · a_after
@@ -92,11 +92,11 @@ function pValue(ours, theirs, k, permutations, enough) {
       const aAfter = a[seen], bAfter = b[i + 1 - seen];
       sum += aBefore * bAfter - bBefore * aAfter;
       aBefore = aAfter; bBefore = bAfter;
-      if (aBefore * bBefore < 1e-16) break;  // what follows changes nothing
+      if (aBefore * bBefore < CONSTANTS.negligible) break;
     }
     return sum;
   };
-  const observed = lead(i => labelled[i][1]) - 1e-12;
+  const observed = lead(i => labeled[i][1]) - CONSTANTS.tolerance;
   let reached = 0;
   for (let r = 0; r < permutations; r++) {
     const first = Math.imul(r, n);
@@ -106,19 +106,22 @@ function pValue(ours, theirs, k, permutations, enough) {
   return (1 + reached) / (1 + permutations);
 }
 
-/** A counter to a random 32-bit number. */
+/** Turns a counter into a random 32-bit number. */
 function hashed(x) {
-  x = Math.imul(x ^ (x >>> 16), 0x7feb352d);
-  x = Math.imul(x ^ (x >>> 15), 0x846ca68b);
+  x = Math.imul(x ^ (x >>> 16), CONSTANTS.multipliers[0]);
+  x = Math.imul(x ^ (x >>> 15), CONSTANTS.multipliers[1]);
   return (x ^ (x >>> 16)) >>> 0;
 }
 
-/** Holm's correction; NaN stays out of it. */
+/** Holm's correction. NaN stays NaN. */
 function holm(pValues) {
   const order = pValues.map((_, i) => i).filter(i => !Number.isNaN(pValues[i]));
   order.sort((a, b) => pValues[a] - pValues[b]);
-  const found = [...pValues];
-  let most = 0;
-  order.forEach((i, rank) => { found[i] = Math.min(most = Math.max(most, pValues[i] * (order.length - rank)), 1); });
-  return found;
+  const corrected = [...pValues];
+  let largest = 0;
+  order.forEach((i, rank) => {
+    largest = Math.max(largest, pValues[i] * (order.length - rank));
+    corrected[i] = Math.min(largest, 1);
+  });
+  return corrected;
 }

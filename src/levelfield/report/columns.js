@@ -1,0 +1,53 @@
+// The columns of the outcome table that the page recomputes, by the key of their declaration in columns.py.
+// cell(view, optimizer) returns a main and a smaller text; heading and shown are optional.
+
+const COLUMNS = new Map(Object.entries({
+  select: {
+    heading: view => view.metrics[view.select].name,
+    cell: (view, optimizer) => bestText(view, optimizer, view.select),
+  },
+  report: {
+    heading: view => view.metrics[view.report].name,
+    shown: view => view.report !== view.select,
+    cell: (view, optimizer) => bestText(view, optimizer, view.report),
+  },
+  steps: {
+    cell: (view, optimizer) => {
+      const { mean, low, high } = optimizer.stepsToTarget(view.k);
+      return [formatCount(mean), Number.isNaN(mean) ? "" : `${formatCount(low)} – ${formatCount(high)}`];
+    },
+  },
+  reached: { cell: (view, optimizer) => [formatPercent(optimizer.stepsToTarget(view.k).probability)] },
+  feasible: { cell: (view, optimizer) => [`${optimizer.pool.length} of ${optimizer.tried.length}`] },
+  hyperparameters: { cell: (view, optimizer) => [optimizer.bestHyperparameters()] },
+}));
+
+function bestText(view, optimizer, number) {
+  const { mean, low, high } = optimizer.best(view.k, number), metric = view.metrics[number];
+  return [formatMetric(metric, mean), Number.isNaN(mean) ? "" : formatInterval(metric, low, high)];
+}
+
+/** Writes the outcome table, its rows in the order of the ranking. */
+function fillOutcomes(sortable, view) {
+  const { table, headings } = sortable;
+  const body = select("tbody", table);
+  const rows = new Map(selectAll("tr", body).map(row => [Number(row.dataset.optimizer), row]));
+  headings.forEach((heading, i) => {
+    const column = COLUMNS.get(heading.dataset.column);
+    if (!column) return;
+    if (column.heading) select(".main", heading).textContent = column.heading(view);
+    heading.hidden = column.shown ? !column.shown(view) : heading.hidden;
+    for (const optimizer of view.optimizers) {
+      const cell = rows.get(optimizer.number).cells[i], [main, small = ""] = column.cell(view, optimizer);
+      select(".main", cell).textContent = main;
+      select(".small", cell).textContent = small;
+      cell.dataset.label = select(".main", heading).textContent;
+      cell.hidden = heading.hidden;
+    }
+  });
+  body.append(...view.ranking.map(({ optimizer }) => rows.get(optimizer.number)));
+  sortable.natural = {
+    column: headings.findIndex(heading => heading.dataset.column === "select"),
+    direction: view.metrics[view.select].maximized ? "descending" : "ascending",
+  };
+}

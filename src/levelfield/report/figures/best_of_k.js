@@ -1,0 +1,13 @@
+live("best-of-k", {
+  rows: (view, panel, { ks }) =>
+    view.shown.flatMap(optimizer => ks.map(k => ({
+      ...optimizer.fields, k, cost: drawnNumber(optimizer.cost(k)), ...estimateFields(optimizer.best(k, view.select)),
+    }))),
+
+  /** The ends of the metric's axis, which keep the worst optimizer's mean in sight. */
+  ends: (rows, maximized, { firstInSight }) => {
+    const means = rows.filter(row => row.k >= firstInSight && row.mean !== null).map(row => row.mean);
+    if (!means.length) return [null, null];
+    return maximized ? [Math.min(...means), null] : [null, Math.max(...means)];
+  },
+});

@@ -1,0 +1,97 @@
+"""Smaller budgets of steps, and other targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from levelfield.analysis.results import Results
+from levelfield.report import charts
+from levelfield.report.charts import Names
+from levelfield.report.figure import Figure, Panel, Part, Rows, estimate_fields, is_maximized, optimizer_names
+from levelfield.trial import Target
+
+PLACE = 100
+_POINTS = 8  # budgets, and targets
+
+
+def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
+    names, study = optimizer_names(results), results.study
+    steps = _steps(results, names)
+    if len(steps) < 2:
+        return None
+    metric = study.target.metric if study.target else study.select
+    panels = [Panel(_budgets(names), _budget_rows(results, names, steps), study.select)]
+    if rows := _target_rows(results, names, metric):
+        maximized = is_maximized(results.outcome(names.every[0]), metric)
+        panels.append(Panel(_targets(names, maximized), rows, metric, fields=("target",)))
+    caption = (
+        f"At K = {study.trials}: the same trials after fewer steps, and the steps to other targets. "
+        "Schedules were tuned for all steps, so trials trained with a smaller budget would end better."
+    )
+    return Figure("Other budgets and targets", caption, [Part(panels)])
+
+
+def _steps(results: Results, names: Names) -> list[int]:
+    """Return some of the steps at which trials were evaluated."""
+    outcome = results.outcome(names.every[names.numbers[0]])
+    evaluated = outcome.curve(outcome.pool[0]).steps
+    return [int(evaluated[i]) for i in np.unique(np.geomspace(1, len(evaluated), _POINTS).round().astype(int) - 1)]
+
+
+def _budget_rows(results: Results, names: Names, steps: Sequence[int]) -> Rows:
+    rows = [
+        {
+            "optimizer": number,
+            "name": name,
+            "step": step,
+            **estimate_fields(results.outcome(name).at(step=step).best(results.study.trials)),
+        }
+        for number, name in names.items()
+        for step in steps
+    ]
+    return [row for row in rows if row["mean"] is not None]
+
+
+def _target_rows(results: Results, names: Names, metric: str) -> Rows:
+    rows = [
+        {
+            "optimizer": number,
+            "name": name,
+            "target": value,
+            **estimate_fields(
+                results.outcome(name).at(target=Target(metric, value)).steps_to_target(results.study.trials)
+            ),
+        }
+        for value in _target_values(results, names, metric)
+        for number, name in names.items()
+    ]
+    return [row for row in rows if row["mean"] is not None]
+
+
+def _target_values(results: Results, names: Names, metric: str) -> list[float]:
+    """Return targets between what half of all trials reach in the end and what only the best reach."""
+    outcomes = [results.outcome(name).at(select=metric) for _, name in names.items()]
+    ranked = np.concatenate([outcome.ranked() for outcome in outcomes])
+    ranked = ranked[np.isfinite(ranked)]
+    if not len(ranked):
+        return []
+    low, high = (float(end) for end in np.quantile(ranked, [0.02, 0.5]))
+    values = np.geomspace(low, high, _POINTS) if low > 0 else np.linspace(low, high, _POINTS)
+    return [float(f"{outcomes[0].metrics[metric].sign * value:.3g}") for value in values]
+
+
+def _budgets(names: Names) -> Any:
+    x, y = charts.step_axis("budget, steps"), charts.metric_axis(alt.Y, "mean")
+    return charts.sweep(names, x, y, charts.metric_tooltips(*charts.ESTIMATE))
+
+
+def _targets(names: Names, maximized: bool) -> Any:
+    """Harder targets are further right."""
+    x = charts.metric_axis(alt.X, "target", reverse=not maximized)
+    x.axis = alt.Axis(format=charts.TICKS, grid=False, tickCount=4)
+    y = alt.Y("mean:Q", title="steps to the target", axis=alt.Axis(format="~s"))
+    return charts.sweep(names, x, y, charts.tooltips(*charts.ESTIMATE, format=",.0f"))

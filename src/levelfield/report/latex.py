@@ -1,0 +1,102 @@
+"""The tables of a paper in LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_p_value, format_percent
+from levelfield.report.columns import Text, shown_columns
+from levelfield.report.spaces import is_refined, space_tables
+from levelfield.taxonomy.audit import Finding, audit
+
+_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "⊆": r"$\subseteq$",
+    "≤": r"$\leq$",
+    "−": "$-$",
+    "–": "--",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "\n": " ",
+}
+
+
+def latex_tables(results: Results) -> dict[str, str]:
+    """Return each table by its name."""
+    tables = {"outcomes": _outcomes(results), "spaces": _spaces(results)}
+    if findings := audit(results, results.k()):
+        tables["audit"] = _audit(findings)
+    return tables
+
+
+def _outcomes(results: Results) -> str:
+    """Return the columns of the outcome table; the smaller texts of a column become a column of their own."""
+    columns: list[list[str]] = []
+    for column in shown_columns(results):
+        if column.is_long:
+            continue
+        cells = [column.text(results, outcome, results.k()) for outcome in results.outcomes.values()]
+        columns += _split([column.heading(results), *cells])
+    headings, *rows = zip(*columns, strict=True)
+    return _table(headings, rows)
+
+
+def _split(texts: Sequence[Text]) -> Iterator[list[str]]:
+    yield [text.main for text in texts]
+    if any(text.small for text in texts):
+        yield [text.small for text in texts]
+
+
+def _spaces(results: Results) -> str:
+    tables = space_tables(results.study)
+    refined = is_refined(tables)
+    headings = ["optimizer", "hyperparameter", *(["initial"] if refined else []), "range"]
+    rows = [
+        [table.optimizer, row.hyperparameter, *([row.initial] if refined else []), row.range]
+        for table in tables
+        for row in table.rows
+    ]
+    return _table(headings, rows, align="l")
+
+
+def _audit(findings: Sequence[Finding]) -> str:
+    rows = [
+        [
+            f"{finding.edge.special} ⊆ {finding.edge.general}",
+            format_percent(finding.worse),
+            format_percent(finding.better),
+            format_p_value(finding.p_value),
+            finding.verdict.value,
+        ]
+        for finding in findings
+    ]
+    return _table(["inclusion", "worse", "better", "p", "verdict"], rows)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], align: str = "r") -> str:
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(latex(cell) for cell in cells) + r" \\"
+
+    body = [line(headings), r"\midrule", *map(line, rows)]
+    columns = "l" + align * (len(headings) - 1)
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def latex(text: Any) -> str:
+    """Escape what LaTeX would interpret.
+
+    >>> print(latex("5–95% of a_b"))
+    5--95\\% of a\\_b
+    """
+    return "".join(_ESCAPES.get(character, character) for character in str(text))
