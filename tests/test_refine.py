@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from fakes import FormulaExecutor
 from helpers import make_study
-from levelfield.report.tables import space_rows
 
 import levelfield as lf
 from levelfield import refine
