@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fakes import FormulaExecutor
 from helpers import make_study
-from levelfield.report.tables import space_rows
 
 import levelfield as lf
 from levelfield import refine
 from levelfield.derive.refine import Refinement
 from levelfield.errors import SearchExhausted, StudyError, UsageError
 from levelfield.executors import get_executor
+from levelfield.report.spaces import space_rows
 from levelfield.run import refine_in_rounds, run
 from levelfield.search import Search
 
