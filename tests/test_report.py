@@ -6,6 +6,8 @@ import html
 import json
 import math
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
