@@ -1,4 +1,4 @@
-"""The best of K trials: exact weights against enumeration and simulation, and the outcomes made of them."""
+"""The best of K trials and outcomes, compared with enumeration and simulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield.analysis.best_of import estimate, probability_better, resampled, weights
+from levelfield.analysis.best_of import estimate, probability_better, resample, weights
 from levelfield.analysis.outcomes import Outcome, Target
 from levelfield.errors import UnknownName, UsageError
 from levelfield.trial import Curve, Direction, Point, Status, Trial
@@ -24,18 +24,18 @@ TIED_POOLS = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=5)  # s
 KS = st.integers(1, 4)
 
 
-def chances_of_all_draws(values: Sequence[float], k: int) -> list[float]:
-    """How often each trial is the best of k draws, over all N^k of them; ties are shared."""
+def enumerated_weights(values: Sequence[float], k: int) -> list[float]:
+    """Return how often each trial is the best of k, over all N^k draws; tied trials share."""
     n, counts = len(values), [0.0] * len(values)
     for draw in itertools.product(range(n), repeat=k):
         best = min(values[i] for i in draw)
         tied = [i for i in range(n) if values[i] == best]
-        for i in tied:  # by symmetry, each of the tied is kept equally often
+        for i in tied:  # by symmetry, tied trials are kept equally often
             counts[i] += 1 / len(tied)
     return [count / n**k for count in counts]
 
 
-def minima_of_all_draws(values: Sequence[float], k: int) -> np.ndarray:
+def enumerated_minima(values: Sequence[float], k: int) -> np.ndarray:
     return np.array([min(draw) for draw in itertools.product(values, repeat=k)])
 
 
@@ -43,12 +43,12 @@ def minima_of_all_draws(values: Sequence[float], k: int) -> np.ndarray:
 
 
 @given(values=TIED_POOLS, k=KS)
-def test_weights_are_those_of_all_draws(values, k):
-    np.testing.assert_allclose(weights(values, k), chances_of_all_draws(values, k), atol=1e-12)
+def test_weights_agree_with_enumeration(values, k):
+    np.testing.assert_allclose(weights(values, k), enumerated_weights(values, k), atol=1e-12)
 
 
 @given(values=st.permutations(range(6)), k=KS)
-def test_weights_follow_the_formula_where_nothing_ties(values, k):
+def test_weights_follow_the_formula_without_ties(values, k):
     n = len(values)
     formula = {i: ((n - i + 1) / n) ** k - ((n - i) / n) ** k for i in range(1, n + 1)}
     assert weights(values, k) == pytest.approx([formula[value + 1] for value in values], abs=1e-15)
@@ -56,9 +56,9 @@ def test_weights_follow_the_formula_where_nothing_ties(values, k):
 
 @given(values=POOLS, k=st.integers(1, 10_000))
 def test_weights_are_a_distribution(values, k):
-    found = weights(values, k)
-    assert np.all(found >= 0)
-    assert found.sum() == pytest.approx(1.0, abs=1e-12)
+    probabilities = weights(values, k)
+    assert np.all(probabilities >= 0)
+    assert probabilities.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_ties_share_their_weight():
@@ -79,24 +79,24 @@ def test_infinity_is_the_worst_value_but_is_drawn():
 
 
 @given(values=TIED_POOLS, k=KS)
-def test_the_mean_is_that_of_all_draws(values, k):
-    assert lf.best_of(values, k=k).mean == pytest.approx(minima_of_all_draws(values, k).mean(), abs=1e-9)
+def test_the_mean_agrees_with_enumeration(values, k):
+    assert lf.best_of(values, k=k).mean == pytest.approx(enumerated_minima(values, k).mean(), abs=1e-9)
 
 
 @given(values=TIED_POOLS, k=KS)
-def test_the_percentiles_are_those_of_all_draws(values, k):
-    found = lf.best_of(values, k=k)
-    minima = minima_of_all_draws(values, k)
-    assert found.low == np.quantile(minima, 0.05, method="inverted_cdf")
-    assert found.high == np.quantile(minima, 0.95, method="inverted_cdf")
+def test_the_percentiles_agree_with_enumeration(values, k):
+    estimated = lf.best_of(values, k=k)
+    minima = enumerated_minima(values, k)
+    assert estimated.low == np.quantile(minima, 0.05, method="inverted_cdf")
+    assert estimated.high == np.quantile(minima, 0.95, method="inverted_cdf")
 
 
 @given(values=POOLS)
 def test_the_best_of_one_is_the_pool_itself(values):
-    found = lf.best_of(values, k=1)
-    assert found.mean == pytest.approx(np.mean(values), abs=1e-9)
-    assert found.low == np.quantile(values, 0.05, method="inverted_cdf")
-    assert found.high == np.quantile(values, 0.95, method="inverted_cdf")
+    estimated = lf.best_of(values, k=1)
+    assert estimated.mean == pytest.approx(np.mean(values), abs=1e-9)
+    assert estimated.low == np.quantile(values, 0.05, method="inverted_cdf")
+    assert estimated.high == np.quantile(values, 0.95, method="inverted_cdf")
 
 
 @given(values=POOLS, ks=st.tuples(st.integers(1, 200), st.integers(1, 200)).map(sorted))
@@ -109,28 +109,28 @@ def test_more_trials_are_never_worse(values, ks):
 
 @given(values=POOLS, k=st.integers(1, 50))
 def test_an_estimate_stays_within_the_pool(values, k):
-    found = lf.best_of(values, k=k)
-    assert min(values) <= found.low <= found.high <= max(values)
-    assert min(values) - 1e-9 <= found.mean <= max(values) + 1e-9
+    estimated = lf.best_of(values, k=k)
+    assert min(values) <= estimated.low <= estimated.high <= max(values)
+    assert min(values) - 1e-9 <= estimated.mean <= max(values) + 1e-9
 
 
 @given(values=POOLS, k=st.integers(1, 50), data=st.data())
 def test_the_order_of_the_pool_does_not_matter(values, k, data):
     shuffled = data.draw(st.permutations(values))
-    one, other = lf.best_of(values, k=k), lf.best_of(shuffled, k=k)
-    assert (one.low, one.high) == (other.low, other.high)
-    assert one.mean == pytest.approx(other.mean, abs=1e-9)
+    before, after = lf.best_of(values, k=k), lf.best_of(shuffled, k=k)
+    assert (before.low, before.high) == (after.low, after.high)
+    assert before.mean == pytest.approx(after.mean, abs=1e-9)
 
 
 @given(
     values=POOLS, k=st.integers(1, 50), scale=st.sampled_from([0.5, 2.0, 1024.0]), shift=st.sampled_from([0.0, -3.0])
 )
-def test_a_change_of_unit_changes_nothing_else(values, k, scale, shift):
-    # Whole values, so that the change of unit is exact.
+def test_estimates_scale_and_shift_with_the_values(values, k, scale, shift):
+    # Integers, so that scaling and shifting are exact.
     values = [float(round(value)) for value in values]
-    one, other = lf.best_of(values, k=k), lf.best_of([scale * value + shift for value in values], k=k)
-    assert (other.low, other.high) == (scale * one.low + shift, scale * one.high + shift)
-    assert other.mean == pytest.approx(scale * one.mean + shift, abs=1e-6)
+    before, after = lf.best_of(values, k=k), lf.best_of([scale * value + shift for value in values], k=k)
+    assert (after.low, after.high) == (scale * before.low + shift, scale * before.high + shift)
+    assert after.mean == pytest.approx(scale * before.mean + shift, abs=1e-6)
 
 
 @given(values=POOLS, infeasible=st.integers(1, 5), k=st.integers(1, 50))
@@ -148,14 +148,14 @@ def test_a_pool_of_one_has_one_outcome(k):
 
 @pytest.mark.parametrize("values", [[], [NAN], [NAN, NAN, NAN]], ids=["empty", "one", "three"])
 @pytest.mark.parametrize("bootstrap", [None, 10])
-def test_without_a_feasible_trial_there_is_no_estimate(values, bootstrap):
-    found = lf.best_of(values, k=2, bootstrap=bootstrap)
-    assert all(math.isnan(each) for each in (found.mean, found.low, found.high))
+def test_there_is_no_estimate_without_feasible_trials(values, bootstrap):
+    estimated = lf.best_of(values, k=2, bootstrap=bootstrap)
+    assert all(math.isnan(value) for value in (estimated.mean, estimated.low, estimated.high))
 
 
 def test_an_infinite_value_makes_the_mean_infinite_but_not_the_percentiles():
-    found = lf.best_of([1.0, 2.0, 3.0, INF], k=4)  # infinite with probability 1/256
-    assert (found.mean, found.low, found.high) == (INF, 1.0, 3.0)
+    estimated = lf.best_of([1.0, 2.0, 3.0, INF], k=4)  # infinite with probability 1/256
+    assert (estimated.mean, estimated.low, estimated.high) == (INF, 1.0, 3.0)
     assert lf.best_of([1.0, INF], k=1).high == INF
     assert lf.best_of([INF, INF], k=3) == lf.Estimate(INF, INF, INF)
 
@@ -167,24 +167,24 @@ def test_with_many_trials_the_best_is_certain():
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, 2.0001, NAN, INF])
-def test_a_number_of_trials_that_is_none_is_refused(k):
-    asks = [
+def test_an_invalid_number_of_trials_is_refused(k):
+    calls = [
         lambda: weights([1.0, 2.0], k),
         lambda: lf.best_of([1.0, 2.0], k=k),
         lambda: lf.best_of([1.0, 2.0], k=k, bootstrap=10),
         lambda: probability_better(np.array([1.0]), np.array([2.0]), k),
     ]
-    for ask in asks:
-        with pytest.raises(ValueError, match=rf"k = {k} .*whole number.*1"):
-            ask()
+    for call in calls:
+        with pytest.raises(ValueError, match=rf"k = {k}: expected an integer of at least 1"):
+            call()
 
 
-def test_values_must_be_a_list():
-    with pytest.raises(ValueError, match=r"one-dimensional.*\(2, 2\)"):
+def test_values_must_be_one_dimensional():
+    with pytest.raises(ValueError, match=r"\(2, 2\): expected a one-dimensional list"):
         lf.best_of([[1.0, 2.0], [3.0, 4.0]], k=1)
 
 
-def test_numpy_integers_and_whole_floats_are_numbers_of_trials():
+def test_numpy_integers_and_integral_floats_are_accepted_as_k():
     assert lf.best_of([1.0, 2.0], k=np.int64(2)) == lf.best_of([1.0, 2.0], k=2.0) == lf.best_of([1.0, 2.0], k=2)
 
 
@@ -196,7 +196,7 @@ def pool(n: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
-def test_simulation_agrees_within_its_error(k):
+def test_simulation_agrees_within_its_standard_error(k):
     values, draws = pool(50), 200_000
     minima = np.random.default_rng(1).choice(values, size=(draws, k)).min(axis=1)
     exact = lf.best_of(values, k=k)
@@ -208,47 +208,47 @@ def test_simulation_agrees_within_its_error(k):
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])
-def test_the_papers_bootstrap_lies_around_the_exact_mean(k):
+def test_the_papers_bootstrap_scatters_around_the_exact_mean(k):
     values = pool(100)
     exact = lf.best_of(values, k=k)
     means = np.array([lf.best_of(values, k=k, bootstrap=100, seed=seed).mean for seed in range(300)])
     error = means.std() / math.sqrt(len(means))
     assert abs(means.mean() - exact.mean) < 4 * error
-    # One run of 100 resamples carries a tenth of one resample's spread.
-    one = weights(values, k) @ (values - exact.mean) ** 2
-    assert means.std() == pytest.approx(math.sqrt(one / 100), rel=0.2)
+    # The mean of 100 resamples has a tenth of the standard deviation of a single one.
+    variance = weights(values, k) @ (values - exact.mean) ** 2
+    assert means.std() == pytest.approx(math.sqrt(variance / 100), rel=0.2)
 
 
-def test_the_bootstrap_is_repeatable_and_follows_its_seed():
+def test_the_bootstrap_is_reproducible_and_depends_on_its_seed():
     values = pool(30)
     assert lf.best_of(values, k=3, bootstrap=100) == lf.best_of(values, k=3, bootstrap=100)
     assert lf.best_of(values, k=3, bootstrap=100, seed=1) != lf.best_of(values, k=3, bootstrap=100, seed=2)
 
 
-def test_the_bootstrap_shares_ties_between_what_is_reported():
+def test_the_bootstrap_shares_ties_equally():
     selected_by, reported, draws = np.array([1.0, 1.0, 2.0]), np.array([10.0, 20.0, 30.0]), 100_000
     exact = estimate(reported, weights(selected_by, 2)).mean
     assert exact == pytest.approx((10 + 20) / 2 * 8 / 9 + 30 / 9)
-    found = reported[resampled(selected_by, 2, draws)].mean()
-    assert abs(found - exact) < 4 * 10 / math.sqrt(draws)
+    mean = reported[resample(selected_by, 2, draws)].mean()
+    assert abs(mean - exact) < 4 * 10 / math.sqrt(draws)
 
 
-# One optimizer against another
+# Two optimizers
 
 
-def beaten_in_all_draws(ours: Sequence[float], theirs: Sequence[float], k: int) -> float:
-    mine, others = minima_of_all_draws(ours, k), minima_of_all_draws(theirs, k)
+def enumerated_win_rate(ours: Sequence[float], theirs: Sequence[float], k: int) -> float:
+    mine, others = enumerated_minima(ours, k), enumerated_minima(theirs, k)
     return float(np.mean(mine[:, None] < others[None, :]))
 
 
 @given(ours=TIED_POOLS, theirs=TIED_POOLS, k=st.integers(1, 3))
-def test_the_chance_to_be_better_is_that_of_all_draws(ours, theirs, k):
-    found = probability_better(np.array(ours), np.array(theirs), k)
-    assert found == pytest.approx(beaten_in_all_draws(ours, theirs, k), abs=1e-12)
+def test_the_probability_of_winning_agrees_with_enumeration(ours, theirs, k):
+    probability = probability_better(np.array(ours), np.array(theirs), k)
+    assert probability == pytest.approx(enumerated_win_rate(ours, theirs, k), abs=1e-12)
 
 
 @given(ours=TIED_POOLS, theirs=TIED_POOLS, k=st.integers(1, 50))
-def test_better_worse_and_tied_are_all_there_is(ours, theirs, k):
+def test_probabilities_of_win_loss_and_tie_sum_to_1(ours, theirs, k):
     ours, theirs = np.array(ours), np.array(theirs)
     better, worse = probability_better(ours, theirs, k), probability_better(theirs, ours, k)
     tied = sum(weights(ours, k)[ours == value].sum() * weights(theirs, k)[theirs == value].sum() for value in {*ours})
@@ -256,20 +256,20 @@ def test_better_worse_and_tied_are_all_there_is(ours, theirs, k):
 
 
 @given(ours=POOLS, theirs=POOLS, k=st.integers(1, 20), data=st.data())
-def test_the_chance_to_be_better_does_not_depend_on_order_or_infeasible_trials(ours, theirs, k, data):
+def test_the_probability_of_winning_ignores_order_and_infeasible_trials(ours, theirs, k, data):
     before = probability_better(np.array(ours), np.array(theirs), k)
     shuffled = [np.array(data.draw(st.permutations([*values, NAN]))) for values in (ours, theirs)]
     assert probability_better(*shuffled, k) == pytest.approx(before, abs=1e-12)
 
 
-def test_an_optimizer_is_never_better_than_itself_by_more_than_chance():
+def test_an_optimizer_wins_and_loses_equally_often_against_itself():
     values = pool(20)
-    # Two independent searches of the same pool: better, worse and tied, the first two alike.
+    # Two independent searches of the same pool win equally often; otherwise they tie.
     tie = np.sum(weights(values, 5) ** 2)
     assert probability_better(values, values, 5) == pytest.approx((1 - tie) / 2)
 
 
-def test_the_chance_to_be_better_at_its_ends():
+def test_the_probability_of_winning_in_clear_cases():
     low, high = np.array([1.0, 2.0]), np.array([3.0, 4.0])
     assert probability_better(low, high, 3) == 1.0
     assert probability_better(high, low, 3) == 0.0
@@ -289,7 +289,7 @@ METRICS = {
 
 
 def trial(index: int, **curves: Sequence[float] | float) -> Trial:
-    """A trial with these metrics at steps 10, 20, 30; a single number holds throughout."""
+    """Return a trial with these metrics at steps 10, 20 and 30; a single number is a constant curve."""
     values = {name: np.broadcast_to(np.asarray(curve, float), len(STEPS)) for name, curve in curves.items()}
     return Trial(Point(index, {"learning_rate": 0.1}, index), Status.FEASIBLE, Curve(np.array(STEPS), values))
 
@@ -308,11 +308,11 @@ def accuracies(*values: Sequence[float] | float, target: float | None = None) ->
     return outcome(trials, "accuracy", None if target is None else Target("accuracy", target))
 
 
-def test_the_best_is_chosen_at_the_last_step():
-    found = errors([0.1, 0.1, 0.5], [0.9, 0.9, 0.3])
-    assert found.best(k=1).mean == pytest.approx(0.4)
-    assert found.best(k=10_000).mean == pytest.approx(0.3)
-    assert found.best_trial is found.pool[1]
+def test_the_best_trial_is_selected_at_the_last_step():
+    ours = errors([0.1, 0.1, 0.5], [0.9, 0.9, 0.3])
+    assert ours.best(k=1).mean == pytest.approx(0.4)
+    assert ours.best(k=10_000).mean == pytest.approx(0.3)
+    assert ours.best_trial is ours.pool[1]
 
 
 @given(values=POOLS, k=st.integers(1, 20))
@@ -320,68 +320,68 @@ def test_the_best_of_an_outcome_is_the_best_of_its_values(values, k):
     assert errors(*values).best(k) == lf.best_of(values, k=k)
 
 
-def test_a_maximised_metric_is_chosen_by_its_largest_value_and_reported_as_it_is():
-    found = accuracies(0.2, 0.8)
-    assert found.best(k=1).mean == pytest.approx(0.5)
-    assert found.best(k=2) == lf.Estimate(pytest.approx(0.75 * 0.8 + 0.25 * 0.2), 0.2, 0.8)
-    assert found.best_trial is found.pool[1]
+def test_a_maximized_metric_selects_its_largest_value_and_keeps_its_sign():
+    ours = accuracies(0.2, 0.8)
+    assert ours.best(k=1).mean == pytest.approx(0.5)
+    assert ours.best(k=2) == lf.Estimate(pytest.approx(0.75 * 0.8 + 0.25 * 0.2), 0.2, 0.8)
+    assert ours.best_trial is ours.pool[1]
 
 
 @given(values=st.lists(st.floats(0, 1), min_size=1, max_size=10), k=st.integers(1, 20))
-def test_maximising_is_minimising_the_opposite(values, k):
+def test_maximizing_is_minimizing_the_negative(values, k):
     up, down = accuracies(*values).best(k), lf.best_of([-value for value in values], k=k)
     assert up.mean == pytest.approx(-down.mean, abs=1e-12)
 
 
 def test_one_metric_selects_and_another_is_reported():
     trials = [trial(0, error=0.1, loss=5.0), trial(1, error=0.2, loss=1.0)]
-    found = outcome(trials)
-    assert found.best(k=2, metric="loss").mean == pytest.approx(0.75 * 5.0 + 0.25 * 1.0)
-    assert found.best(k=10_000, metric="loss") == lf.Estimate(5.0, 5.0, 5.0)
+    ours = outcome(trials)
+    assert ours.best(k=2, metric="loss").mean == pytest.approx(0.75 * 5.0 + 0.25 * 1.0)
+    assert ours.best(k=10_000, metric="loss") == lf.Estimate(5.0, 5.0, 5.0)
 
 
-def test_trials_that_tie_in_the_selecting_metric_share_what_is_reported():
+def test_trials_that_tie_by_the_selection_metric_share_the_reported_one():
     trials = [trial(0, error=0.1, loss=2.0), trial(1, error=0.1, loss=4.0), trial(2, error=0.9, loss=100.0)]
     assert outcome(trials).best(k=2, metric="loss").mean == pytest.approx(8 / 9 * 3.0 + 1 / 9 * 100.0)
     assert outcome(trials).best(k=2, metric="loss") == outcome(trials[::-1]).best(k=2, metric="loss")
 
 
-def test_a_trial_without_a_selecting_value_comes_last_but_is_drawn():
-    found = outcome([trial(0, error=NAN, loss=1.0), trial(1, error=0.5, loss=2.0)])
-    assert found.best(k=2, metric="loss").mean == pytest.approx(0.25 * 1.0 + 0.75 * 2.0)
-    upwards = outcome([trial(0, accuracy=NAN, loss=1.0), trial(1, accuracy=0.5, loss=2.0)], "accuracy")
-    assert upwards.best(k=2, metric="loss").mean == pytest.approx(0.25 * 1.0 + 0.75 * 2.0)
+def test_a_trial_without_a_selection_metric_ranks_last_but_is_drawn():
+    downward = outcome([trial(0, error=NAN, loss=1.0), trial(1, error=0.5, loss=2.0)])
+    assert downward.best(k=2, metric="loss").mean == pytest.approx(0.25 * 1.0 + 0.75 * 2.0)
+    upward = outcome([trial(0, accuracy=NAN, loss=1.0), trial(1, accuracy=0.5, loss=2.0)], "accuracy")
+    assert upward.best(k=2, metric="loss").mean == pytest.approx(0.25 * 1.0 + 0.75 * 2.0)
 
 
-def test_an_outcomes_bootstrap_lies_around_its_exact_best():
-    found = errors(*pool(50))
-    means = np.array([found.best(5, bootstrap=100, seed=seed).mean for seed in range(200)])
-    assert abs(means.mean() - found.best(5).mean) < 4 * means.std() / math.sqrt(len(means))
+def test_the_bootstrap_of_an_outcome_scatters_around_its_exact_mean():
+    ours = errors(*pool(50))
+    means = np.array([ours.best(5, bootstrap=100, seed=seed).mean for seed in range(200)])
+    assert abs(means.mean() - ours.best(5).mean) < 4 * means.std() / math.sqrt(len(means))
 
 
 def test_an_empty_pool_has_no_best():
     empty = outcome([], target=Target("error", 0.5))
-    for found in (empty.best(3), empty.best(3, bootstrap=10), empty.steps_to_target(3)):
-        assert all(math.isnan(each) for each in (found.mean, found.low, found.high))
+    for estimated in (empty.best(3), empty.best(3, bootstrap=10), empty.steps_to_target(3)):
+        assert all(math.isnan(value) for value in (estimated.mean, estimated.low, estimated.high))
     assert math.isnan(empty.steps_to_target(3).probability)
     assert empty.best_trial is None
     assert math.isnan(empty.beats(errors(1.0), 3))
 
 
-def test_an_unknown_metric_is_refused_with_the_nearest():
+def test_an_unknown_metric_is_refused_with_a_suggestion():
     with pytest.raises(UnknownName, match=r"metric.*'eror'; did you mean 'error'"):
         errors(1.0).best(2, metric="eror")
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5])
 @pytest.mark.parametrize("bootstrap", [None, 10])
-def test_an_outcome_refuses_a_number_of_trials_that_is_none(k, bootstrap):
-    found = errors(1.0, 2.0, target=1.5)
-    for ask in (found.best, found.steps_to_target):
+def test_an_outcome_refuses_an_invalid_number_of_trials(k, bootstrap):
+    ours = errors(1.0, 2.0, target=1.5)
+    for call in (ours.best, ours.steps_to_target):
         with pytest.raises(ValueError, match=rf"k = {k}"):
-            ask(k, bootstrap=bootstrap)
+            call(k, bootstrap=bootstrap)
     with pytest.raises(ValueError, match=rf"k = {k}"):
-        found.beats(found, k)
+        ours.beats(ours, k)
 
 
 def test_the_share_of_infeasible_trials():
@@ -394,42 +394,42 @@ def test_the_share_of_infeasible_trials():
 
 
 def test_a_trial_reaches_the_target_at_the_first_step_at_or_past_it():
-    found = errors([0.9, 0.4, 0.6], [0.9, 0.9, 0.5], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9], target=0.5)
-    assert found.steps.tolist() == [20, 30, 10, INF]
-    upwards = accuracies([0.1, 0.6, 0.4], [0.1, 0.1, 0.5], [0.5, 0.5, 0.5], [0.1, 0.1, 0.1], target=0.5)
-    assert upwards.steps.tolist() == [20, 30, 10, INF]
+    downward = errors([0.9, 0.4, 0.6], [0.9, 0.9, 0.5], [0.5, 0.5, 0.5], [0.9, 0.9, 0.9], target=0.5)
+    assert downward.steps.tolist() == [20, 30, 10, INF]
+    upward = accuracies([0.1, 0.6, 0.4], [0.1, 0.1, 0.5], [0.5, 0.5, 0.5], [0.1, 0.1, 0.1], target=0.5)
+    assert upward.steps.tolist() == [20, 30, 10, INF]
 
 
-def test_a_value_that_is_no_number_does_not_reach_the_target():
+def test_nan_does_not_reach_the_target():
     assert errors([NAN, NAN, 0.1], [NAN, NAN, NAN], target=0.5).steps.tolist() == [30, INF]
     assert accuracies([NAN, NAN, 0.9], [NAN, NAN, NAN], target=0.5).steps.tolist() == [30, INF]
 
 
-def test_a_target_all_reach():
-    found = errors([0.1, 0.1, 0.1], [0.9, 0.9, 0.1], target=0.5).steps_to_target(2)
-    assert found.mean == pytest.approx(0.75 * 10 + 0.25 * 30)
-    assert (found.low, found.high, found.probability) == (10, 30, pytest.approx(1.0))
+def test_a_target_that_all_trials_reach():
+    reached = errors([0.1, 0.1, 0.1], [0.9, 0.9, 0.1], target=0.5).steps_to_target(2)
+    assert reached.mean == pytest.approx(0.75 * 10 + 0.25 * 30)
+    assert (reached.low, reached.high, reached.probability) == (10, 30, pytest.approx(1.0))
 
 
-def test_a_target_some_reach_is_conditional_on_reaching_it():
-    found = errors([0.1, 0.1, 0.1], [0.9, 0.9, 0.1], 0.9, 0.9, target=0.5).steps_to_target(2)
-    # Of 16 draws of two: 7 hold the fastest, 5 more the second, 4 neither.
-    assert found.probability == pytest.approx(12 / 16)
-    assert found.mean == pytest.approx((7 * 10 + 5 * 30) / 12)
-    assert (found.low, found.high) == (10, 30)
+def test_steps_to_a_target_that_some_trials_reach_are_conditional_on_reaching_it():
+    reached = errors([0.1, 0.1, 0.1], [0.9, 0.9, 0.1], 0.9, 0.9, target=0.5).steps_to_target(2)
+    # Of the 16 draws of two trials, 7 contain the fastest, 5 more the second fastest, and 4 neither.
+    assert reached.probability == pytest.approx(12 / 16)
+    assert reached.mean == pytest.approx((7 * 10 + 5 * 30) / 12)
+    assert (reached.low, reached.high) == (10, 30)
 
 
-def test_a_target_none_reaches():
+def test_a_target_that_no_trial_reaches():
     for bootstrap in (None, 50):
-        found = errors(0.9, 0.8, target=0.5).steps_to_target(2, bootstrap=bootstrap)
-        assert found.probability == 0.0
-        assert all(math.isnan(each) for each in (found.mean, found.low, found.high))
+        reached = errors(0.9, 0.8, target=0.5).steps_to_target(2, bootstrap=bootstrap)
+        assert reached.probability == 0.0
+        assert all(math.isnan(value) for value in (reached.mean, reached.low, reached.high))
 
 
-def test_one_trial_of_many_reaches_with_the_chance_to_draw_it():
-    found = errors(0.1, *[0.9] * 9, target=0.5)
+def test_if_one_trial_reaches_the_target_the_probability_is_that_of_drawing_it():
+    ours = errors(0.1, *[0.9] * 9, target=0.5)
     for k in (1, 5, 20):
-        reached = found.steps_to_target(k)
+        reached = ours.steps_to_target(k)
         assert reached.probability == pytest.approx(1 - 0.9**k)
         assert (reached.mean, reached.low, reached.high) == (10, 10, 10)
 
@@ -438,50 +438,50 @@ REACHED = st.lists(st.sampled_from([10.0, 20.0, 30.0, INF]), min_size=1, max_siz
 
 
 def reaching(steps: Sequence[float]) -> Outcome:
-    """Trials that reach the target at these steps."""
+    """Return an outcome whose trials reach the target at these steps."""
     return errors(*[[0.0 if step >= reached else 1.0 for step in STEPS] for reached in steps], target=0.5)
 
 
 @given(steps=REACHED, k=st.integers(1, 3))
-def test_steps_to_the_target_are_those_of_all_draws(steps, k):
-    found = reaching(steps).steps_to_target(k)
-    minima = minima_of_all_draws(steps, k)
-    reached = minima[np.isfinite(minima)]
-    assert found.probability == pytest.approx(len(reached) / len(minima), abs=1e-12)
-    if len(reached):
-        assert found.mean == pytest.approx(reached.mean())
-        assert found.low == np.quantile(reached, 0.05, method="inverted_cdf")
-        assert found.high == np.quantile(reached, 0.95, method="inverted_cdf")
+def test_steps_to_the_target_agree_with_enumeration(steps, k):
+    estimated = reaching(steps).steps_to_target(k)
+    minima = enumerated_minima(steps, k)
+    finite = minima[np.isfinite(minima)]
+    assert estimated.probability == pytest.approx(len(finite) / len(minima), abs=1e-12)
+    if len(finite):
+        assert estimated.mean == pytest.approx(finite.mean())
+        assert estimated.low == np.quantile(finite, 0.05, method="inverted_cdf")
+        assert estimated.high == np.quantile(finite, 0.95, method="inverted_cdf")
     else:
-        assert math.isnan(found.mean)
+        assert math.isnan(estimated.mean)
 
 
-def test_the_bootstrap_of_steps_lies_around_the_exact_ones():
-    found = reaching([10.0, 20.0, 20.0, 30.0, *[INF] * 6])
-    exact, many = found.steps_to_target(3), found.steps_to_target(3, bootstrap=100_000)
+def test_the_bootstrap_of_steps_agrees_with_the_exact_distribution():
+    ours = reaching([10.0, 20.0, 20.0, 30.0, *[INF] * 6])
+    exact, resampled = ours.steps_to_target(3), ours.steps_to_target(3, bootstrap=100_000)
     chance = exact.probability
-    assert abs(many.probability - chance) < 4 * math.sqrt(chance * (1 - chance) / 100_000)
-    assert many.mean == pytest.approx(exact.mean, rel=0.01)
-    assert (many.low, many.high) == (exact.low, exact.high)
+    assert abs(resampled.probability - chance) < 4 * math.sqrt(chance * (1 - chance) / 100_000)
+    assert resampled.mean == pytest.approx(exact.mean, rel=0.01)
+    assert (resampled.low, resampled.high) == (exact.low, exact.high)
 
 
-def test_without_a_target_there_are_no_steps_to_it():
-    with pytest.raises(UsageError, match=r"no target: add target = "):
+def test_steps_to_the_target_need_a_target():
+    with pytest.raises(UsageError, match=r"no target; add target = "):
         errors(1.0).steps_to_target(2)
 
 
-# One outcome against another
+# Two outcomes
 
 
 @given(ours=TIED_POOLS, theirs=TIED_POOLS, k=st.integers(1, 3))
-def test_an_outcome_beats_another_as_often_as_its_best_is_strictly_better(ours, theirs, k):
-    chance = beaten_in_all_draws(ours, theirs, k)
+def test_beats_is_the_probability_of_a_strictly_better_best(ours, theirs, k):
+    chance = enumerated_win_rate(ours, theirs, k)
     assert errors(*ours).beats(errors(*theirs), k) == pytest.approx(chance, abs=1e-12)
-    upwards = accuracies(*[-value for value in ours]).beats(accuracies(*[-value for value in theirs]), k)
-    assert upwards == pytest.approx(chance, abs=1e-12)
+    upward = accuracies(*[-value for value in ours]).beats(accuracies(*[-value for value in theirs]), k)
+    assert upward == pytest.approx(chance, abs=1e-12)
 
 
-def test_an_outcome_with_values_beats_one_without():
+def test_an_outcome_with_finite_values_beats_one_without():
     assert errors(0.5).beats(errors(NAN, NAN), 2) == 1.0
     assert errors(NAN, NAN).beats(errors(0.5), 2) == 0.0
     assert accuracies(0.5).beats(accuracies(NAN), 2) == 1.0
@@ -489,6 +489,6 @@ def test_an_outcome_with_values_beats_one_without():
 
 @settings(max_examples=25)
 @given(values=POOLS, better=st.floats(0.001, 1.0), k=st.integers(1, 20))
-def test_a_pool_that_is_better_throughout_beats_more_often(values, better, k):
+def test_a_pool_that_is_better_everywhere_wins_more_often(values, better, k):
     worse, improved = errors(*values), errors(*[value - better for value in values])
     assert improved.beats(worse, k) >= worse.beats(improved, k)

@@ -342,7 +342,10 @@ def test_a_run_refuses_a_custom_inclusion_that_does_not_hold(own, right, tmp_pat
     [
         (lambda learning_rate: 3, "returns no hyperparameters of test_softsign by name"),
         (lambda learning_rate: 1 / 0, "by name (ZeroDivisionError"),
-        (lambda learning_rate: {"learning_rate": learning_rate, "scal": 0.0}, "'scal'; did you mean 'scale'?"),
+        (
+            lambda learning_rate: {"learning_rate": learning_rate, "scal": 0.0},
+            "'scal' of test_softsign; did you mean 'scale'?",
+        ),
     ],
 )
 def test_a_witness_that_returns_no_hyperparameters_is_not_registered(own, witness, words):
@@ -393,13 +396,13 @@ def without_a_default(learning_rate, *, scale):
 UNREGISTERED = {
     "towards": ("sgd", scaled, {"limit": "scale", "towards": 1.0}, lf.LevelfieldError, "1.0.*infinity.*0"),
     "minus infinity": ("sgd", scaled, {"limit": "scale", "towards": -INFINITY}, lf.LevelfieldError, "-inf"),
-    "takes what the special has not": ("sgd", of_neither, {}, UnknownName, "sgd .*'momentum'"),
+    "takes what the special has not": ("sgd", of_neither, {}, UnknownName, "'momentum' of sgd"),
     "opens what the general has not": ("sgd", misspelt, {"limit": "scael"}, UnknownName, "did you mean 'scale'"),
     "limit not open": ("sgd", hard, {"limit": "scale"}, lf.LevelfieldError, "'scale'.*open"),
     "limit of no rule": ("sgd", hard, {"limit": "epsilon"}, lf.LevelfieldError, "'epsilon'"),
     "unbounded": ("optax.sign_sgd", hard, {}, SpaceError, "learning_rate.*over="),
     "unknown rule": ("sgdd", hard, {}, UnknownName, "did you mean 'sgd'"),
-    "unknown switch": ("sgd", hard, {"where": {"nesterov": False}}, UnknownName, "sgd .*'nesterov'"),
+    "unknown switch": ("sgd", hard, {"where": {"nesterov": False}}, UnknownName, "'nesterov' of sgd"),
     "open without a default": ("sgd", without_a_default, {}, lf.LevelfieldError, "'scale'"),
 }
 
@@ -463,10 +466,10 @@ def test_a_declared_name_is_carried_through_a_chain(own):
 @pytest.mark.parametrize(
     ("declaration", "words"),
     [
-        ({"varies": ("scael",)}, "'scael'; did you mean 'scale'"),
+        ({"varies": ("scael",)}, "did you mean 'scale'"),
         ({"varies_with_rate": ("rate",)}, "'rate'"),
         ({"renames": {"momentum": "scale"}}, "'momentum'"),
-        ({"renames": {"learning_rate": "scael"}}, "'scael'; did you mean 'scale'"),
+        ({"renames": {"learning_rate": "scael"}}, "did you mean 'scale'"),
         ({"renames": {"learning_rate": "scale"}}, "the witness does not return learning_rate as scale"),
     ],
 )

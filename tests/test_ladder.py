@@ -1,4 +1,4 @@
-"""Ladders of tuning protocols: what each rung tunes, what it leaves alone, and who changes places."""
+"""Ladders of tuning protocols: what each rung tunes, what it fixes, and how the ranking changes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import make_study
 
 import levelfield as lf
 from levelfield.analysis.protocols import Entry, by_protocol, flips, pairs
@@ -35,30 +36,29 @@ RMSPROP = {
 
 
 def study_of(optimizers: Mapping[str, Any], **changes: Any) -> lf.Study:
-    content = {"name": "mine", "workload": "quadratic", "steps": 4, "eval_interval": 2, "trials": 2, "pool": 4}
-    return lf.Study(**content | {"schedule": SCHEDULE, "optimizers": dict(optimizers)} | changes)
+    return make_study(optimizers, **{"name": "mine", "schedule": SCHEDULE} | changes)
 
 
 def rungs(study: lf.Study, name: str) -> dict[str, dict[str, Any]]:
-    """Rung → an optimizer's table there, without what all of them say."""
-    found = {}
-    for key, each in ladder(study).optimizers.items():
-        if key == f"{name} ({each.protocol})":
-            table = each.spec()
+    """Return rung → an optimizer's table, without its rule and protocol."""
+    tables = {}
+    for key, optimizer in ladder(study).optimizers.items():
+        if key == f"{name} ({optimizer.protocol})":
+            table = optimizer.spec()
             assert table.pop("rule") == study.optimizer(name).rule.name
-            found[table.pop("protocol")] = table
-    return found
+            tables[table.pop("protocol")] = table
+    return tables
 
 
-# What is tuned
+# What each rung tunes
 
 
-def test_a_ladder_tunes_more_and_more():
-    found = rungs(study_of({"adam": ADAM}), "adam")
+def test_each_rung_tunes_more_hyperparameters():
+    tables = rungs(study_of({"adam": ADAM}), "adam")
     rate = {"learning_rate": {"log": [1e-5, 1e-1]}}
     usual = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
     betas = {key: ADAM[key] for key in ("one_minus_beta1", "one_minus_beta2")}
-    assert found == {
+    assert tables == {
         "learning rate": rate | usual | {"schedule": {"kind": "constant"}},
         "+ schedule": rate | usual | {"schedule": SCHEDULE},
         "+ momentum": rate | betas | {"epsilon": 1e-8, "schedule": SCHEDULE},
@@ -68,11 +68,11 @@ def test_a_ladder_tunes_more_and_more():
 
 def test_the_last_rung_is_the_study_itself():
     study = study_of({"sgd": SGD, "momentum": MOMENTUM, "adam": ADAM, "rmsprop": RMSPROP})
-    found = ladder(study)
-    last = [name for name, each in found.optimizers.items() if each.protocol == "+ epsilon"]
+    rungs_study = ladder(study)
+    last = [name for name, optimizer in rungs_study.optimizers.items() if optimizer.protocol == "+ epsilon"]
     assert len(last) == 4
     for name in last:
-        assert found.identity(name) == study.identity(name.removesuffix(" (+ epsilon)"))
+        assert rungs_study.identity(name) == study.identity(name.removesuffix(" (+ epsilon)"))
 
 
 @pytest.mark.parametrize(
@@ -85,33 +85,33 @@ def test_the_last_rung_is_the_study_itself():
         ("nadam", ADAM, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
     ],
 )
-def test_what_is_not_tuned_is_as_those_have_it_who_do_not(name, table, usual):
+def test_hyperparameters_that_are_not_tuned_have_their_usual_values(name, table, usual):
     lowest = rungs(study_of({name: table}), name)["learning rate"]
     assert {key: value for key, value in lowest.items() if key not in ("learning_rate", "schedule")} == usual
 
 
 @pytest.mark.parametrize(("name", "table"), [("adam", ADAM), ("rmsprop", RMSPROP)])
-def test_a_ratio_to_what_is_fixed_becomes_a_rate(name, table):
-    """Once ε is small, a step is as long as the rate, however large the study's own ε and with it its rates were."""
+def test_a_ratio_to_a_fixed_hyperparameter_becomes_a_rate(name, table):
+    """Once ε is small, the rate is the length of a step, no matter how large the ε and rates of the study are."""
     for epsilon in ([1e-4, 1e-2], [1e4, 1e8]):
-        found = rungs(study_of({name: table | {"epsilon": {"log": epsilon}}}), name)
+        tables = rungs(study_of({name: table | {"epsilon": {"log": epsilon}}}), name)
         for rung in ("learning rate", "+ schedule", "+ momentum"):
-            assert found[rung]["learning_rate"] == {"log": [1e-5, 1e-1]}
+            assert tables[rung]["learning_rate"] == {"log": [1e-5, 1e-1]}
 
 
-def test_a_ratio_to_what_the_study_fixes_stays():
+def test_a_ratio_to_a_hyperparameter_that_the_study_fixes_stays():
     lowest = rungs(study_of({"adam": ADAM | {"epsilon": 0.5}}), "adam")["learning rate"]
     assert lowest["learning_rate/epsilon"] == ADAM["learning_rate/epsilon"]
     assert lowest["epsilon"] == 0.5
     assert "learning_rate" not in lowest
 
 
-def test_what_the_study_fixes_stays_fixed():
-    found = rungs(study_of({"adam": ADAM | {"one_minus_beta2": 0.25}}), "adam")
-    assert {table["one_minus_beta2"] for table in found.values()} == {0.25}
+def test_hyperparameters_that_the_study_fixes_stay_fixed():
+    tables = rungs(study_of({"adam": ADAM | {"one_minus_beta2": 0.25}}), "adam")
+    assert {table["one_minus_beta2"] for table in tables.values()} == {0.25}
 
 
-def test_rungs_that_bring_nothing_new_are_left_out():
+def test_rungs_that_change_nothing_are_left_out():
     study = study_of({"sgd": SGD}, schedule={"kind": "constant"})
     assert list(rungs(study, "sgd")) == ["learning rate"]
     assert list(rungs(study_of({"sgd": SGD}), "sgd")) == ["learning rate", "+ schedule"]
@@ -119,15 +119,15 @@ def test_rungs_that_bring_nothing_new_are_left_out():
     assert list(rungs(both, "sgd")) == list(rungs(both, "momentum")) == ["learning rate", "+ schedule", "+ momentum"]
 
 
-def test_everything_is_what_has_no_rung_of_its_own():
+def test_the_last_rung_tunes_everything_else():
     table = {"rule": "momentum", **MOMENTUM, "l2": {"log": [1e-5, 1e-3]}}
-    study = study_of({"it": table}, workload="cifar10_vgg16", steps=100)
-    found = rungs(study, "it")
-    assert list(found) == ["learning rate", "+ schedule", "+ momentum", "everything"]
-    assert [each["l2"] for each in found.values()] == [0.0, 0.0, 0.0, {"log": [1e-5, 1e-3]}]
+    study = study_of({"ours": table}, workload="cifar10_vgg16", steps=100)
+    tables = rungs(study, "ours")
+    assert list(tables) == ["learning rate", "+ schedule", "+ momentum", "everything"]
+    assert [rung["l2"] for rung in tables.values()] == [0.0, 0.0, 0.0, {"log": [1e-5, 1e-3]}]
 
 
-def test_optax_rules_are_left_at_optax_s_defaults():
+def test_optax_rules_keep_the_defaults_of_optax():
     table = {
         "rule": "optax.adamw",
         "learning_rate": {"log": [1e-4, 1e-1]},
@@ -136,9 +136,9 @@ def test_optax_rules_are_left_at_optax_s_defaults():
         "eps": {"log": [1e-10, 1e-2]},
         "weight_decay": {"log": [1e-6, 1e-1]},
     }
-    found = rungs(study_of({"it": table}), "it")
-    assert list(found) == list(RUNGS)
-    lowest = found["learning rate"]
+    tables = rungs(study_of({"ours": table}), "ours")
+    assert list(tables) == list(RUNGS)
+    lowest = tables["learning rate"]
     assert lowest == {
         "learning_rate": table["learning_rate"],
         "b1": 0.9,
@@ -147,75 +147,77 @@ def test_optax_rules_are_left_at_optax_s_defaults():
         "weight_decay": 1e-4,
         "schedule": {"kind": "constant"},
     }
-    assert found["+ momentum"]["one_minus_b1"] == table["one_minus_b1"]
-    assert found["+ epsilon"]["eps"] == table["eps"]
-    assert found["everything"]["weight_decay"] == table["weight_decay"]
+    assert tables["+ momentum"]["one_minus_b1"] == table["one_minus_b1"]
+    assert tables["+ epsilon"]["eps"] == table["eps"]
+    assert tables["everything"]["weight_decay"] == table["weight_decay"]
 
 
-def test_what_is_off_by_default_is_left_off():
-    """optax.rmsprop has no momentum unless told."""
+def test_hyperparameters_that_are_off_by_default_stay_off():
+    """optax.rmsprop has no momentum by default."""
     table = {"rule": "optax.rmsprop", "learning_rate": {"log": [1e-4, 1e-1]}, "momentum": {"uniform": [0.0, 0.9]}}
-    found = rungs(study_of({"it": table}), "it")
-    assert "momentum" not in found["+ schedule"]
-    assert found["+ momentum"]["momentum"] == {"uniform": [0.0, 0.9]}
+    tables = rungs(study_of({"ours": table}), "ours")
+    assert "momentum" not in tables["+ schedule"]
+    assert tables["+ momentum"]["momentum"] == {"uniform": [0.0, 0.9]}
 
 
-def test_the_ladder_is_a_study_like_any_other(tmp_path):
-    found = ladder(study_of({"sgd": SGD, "adam": ADAM}, seed=3, target={"metric": "train_loss", "value": 0.1}))
-    assert found.name == "mine_ladder"
-    assert (found.seed, found.trials, found.pool, found.target.value) == (3, 2, 4, 0.1)
-    (tmp_path / "rungs.toml").write_text(found.to_toml(), "utf-8")
-    assert lf.load_study(tmp_path / "rungs.toml").spec() == found.spec()
+def test_a_ladder_is_a_study_file(tmp_path):
+    climbed = ladder(study_of({"sgd": SGD, "adam": ADAM}, seed=3, target={"metric": "train_loss", "value": 0.1}))
+    assert climbed.name == "mine_ladder"
+    assert (climbed.seed, climbed.trials, climbed.pool, climbed.target.value) == (3, 2, 4, 0.1)
+    (tmp_path / "rungs.toml").write_text(climbed.to_toml(), "utf-8")
+    assert lf.load_study(tmp_path / "rungs.toml").spec() == climbed.spec()
 
 
 @pytest.mark.parametrize("name", built_in_studies())
 def test_built_in_studies_have_ladders(name):
-    found = ladder(lf.load_study(name))
-    assert {each.protocol for each in found.optimizers.values()} <= set(RUNGS)
+    optimizers = ladder(lf.load_study(name)).optimizers.values()
+    protocols = {optimizer.protocol for optimizer in optimizers}
+    assert protocols
+    assert protocols <= set(RUNGS)
 
 
-# What is shared, what is refused
+# Shared trials and refusals
 
 
-def test_rungs_that_are_the_same_share_their_trials():
-    found = ladder(study_of({"sgd": SGD, "momentum": MOMENTUM, "adam": ADAM}))
-    identities = {name: found.identity(name) for name in found.optimizers}
-    assert len(found.optimizers) == 3 * 4
+def test_equal_rungs_share_their_trials():
+    rungs_study = ladder(study_of({"sgd": SGD, "momentum": MOMENTUM, "adam": ADAM}))
+    identities = {name: rungs_study.identity(name) for name in rungs_study.optimizers}
+    assert len(rungs_study.optimizers) == 3 * 4
     assert identities["sgd (+ schedule)"] == identities["sgd (+ momentum)"] == identities["sgd (+ epsilon)"]
     assert identities["momentum (+ momentum)"] == identities["momentum (+ epsilon)"]
     assert len(set(identities.values())) == 2 + 3 + 4
 
 
-def test_an_optimizer_with_nothing_free_has_no_ladder():
+def test_an_optimizer_without_free_hyperparameters_has_no_ladder():
     fixed = {"rule": "sgd", "learning_rate": 0.1}
-    with pytest.raises(UsageError, match=r"^still has nothing free: a ladder takes away what a study tunes$"):
+    with pytest.raises(UsageError, match=r"^still has no free hyperparameters; a ladder needs"):
         ladder(study_of({"sgd": SGD, "still": fixed}, schedule={"kind": "constant"}))
     ladder(study_of({"sgd": SGD, "still": fixed}))  # its schedule is free
 
 
-def test_a_rule_that_nobody_knows_the_usual_value_of_is_refused():
+def test_a_rule_without_usual_values_is_refused():
     register_rule("odd", lambda **_: None, {"learning_rate": POSITIVE, "twist": Hyperparameter(0.0, 1.0)})
     table = {"rule": "odd", "learning_rate": {"log": [1e-2, 1e0]}, "twist": {"uniform": [0.0, 1.0]}}
     with pytest.raises(UsageError, match="No usual value is known for twist"):
-        ladder(study_of({"it": table}))
+        ladder(study_of({"ours": table}))
 
 
-# Who changes places
+# Rank changes
 
 
 def climbed(made: Any, values: Mapping[str, Mapping[str, float]], trials: int = 2) -> lf.Comparison:
-    """The comparison of a ladder whose optimizers end at these losses, rung by rung; some noise between trials."""
+    """Return the comparison of a ladder whose optimizers have these losses (plus noise) on each rung."""
     tables = {"sgd": SGD, "momentum": MOMENTUM, "adam": ADAM}
-    found = ladder(study_of({name: tables[name] for name in values}, trials=trials))
+    rungs_study = ladder(study_of({name: tables[name] for name in values}, trials=trials))
     pools = {
         f"{name} ({rung})": [{"train_loss": [9.0, value + noise]} for noise in (0.0, 0.1, 0.2, 0.3)]
-        for name, rising in values.items()
-        for rung, value in rising.items()
+        for name, losses in values.items()
+        for rung, value in losses.items()
     }
-    return made(found, pools)
+    return made(rungs_study, pools)
 
 
-# The same trials at the rungs where sgd has nothing more to tune.
+# sgd has nothing more to tune on these rungs, so it has the same trials.
 SAME = dict.fromkeys(("+ schedule", "+ momentum", "+ epsilon"), 2.0)
 LEVELS = {
     "sgd": {"learning rate": 3.0} | SAME,
@@ -223,8 +225,8 @@ LEVELS = {
 }
 
 
-def test_pairs_say_who_leads_where(made):
-    columns = by_protocol([climbed(made, LEVELS)])
+def test_pairs_have_a_leader_under_each_protocol(made):
+    columns = by_protocol([climbed(made, LEVELS).results])
     assert list(columns) == ["learning rate", "+ schedule", "+ momentum", "+ epsilon"]
     (pair,) = pairs(columns)
     assert (pair.ours, pair.theirs) == ("sgd", "adam")
@@ -232,7 +234,7 @@ def test_pairs_say_who_leads_where(made):
     assert pair.settles == "+ epsilon"
     assert pair.beats["learning rate"] == pytest.approx(1)
     assert pair.beats["+ epsilon"] == pytest.approx(0)
-    # Four equally likely trials each; best of two: sgd's has P(≤ its i-th) by hand.
+    # The best of two of four equally likely trials, by enumeration.
     ours, theirs = ([level + noise for noise in (0.0, 0.1, 0.2, 0.3)] for level in (2.0, 2.15))
     minima = [[min(a, b) for a in pool for b in pool] for pool in (ours, theirs)]
     chance = sum(a < b for a in minima[0] for b in minima[1]) / 16**2
@@ -242,70 +244,69 @@ def test_pairs_say_who_leads_where(made):
     assert content["settles"] == "+ epsilon"
 
 
-def test_flips_are_where_the_leader_changes(made):
-    (flip,) = flips(by_protocol([climbed(made, LEVELS)]))
+def test_a_flip_is_a_change_of_leader(made):
+    (flip,) = flips(by_protocol([climbed(made, LEVELS).results]))
     assert (flip.ours, flip.theirs, flip.before, flip.after) == ("sgd", "adam", "+ momentum", "+ epsilon")
-    assert str(flip).startswith("sgd leads adam with + momentum")
-    assert "trails it with + epsilon" in str(flip)
+    assert str(flip) == f"sgd leads adam under “+ momentum” ({flip.led:.0%}) but trails it under “+ epsilon” (0%)."
 
 
-def test_a_pair_that_never_changes_places_never_settles(made):
+def test_a_pair_whose_leader_never_changes_does_not_settle(made):
     ahead = {"sgd": LEVELS["sgd"], "adam": dict.fromkeys(LEVELS["adam"], 1.0)}
-    columns = by_protocol([climbed(made, ahead)])
+    columns = by_protocol([climbed(made, ahead).results])
     assert flips(columns) == []
     assert [pair.settles for pair in pairs(columns)] == [None]
 
 
-def test_ties_and_empty_pools_lead_nowhere(made):
-    """Where both are expected to do as well, or one has no trial, nobody leads; the order before it counts."""
+def test_ties_and_empty_pools_have_no_leader(made):
+    """A protocol without a leader is skipped when looking for changes."""
     levels = {
         "sgd": {"learning rate": 3.0} | SAME,
-        "adam": {"learning rate": 4.0, "+ schedule": 2.0, "+ momentum": 1.0},  # nothing at + epsilon
+        "adam": {"learning rate": 4.0, "+ schedule": 2.0, "+ momentum": 1.0},  # no trials at + epsilon
     }
-    columns = by_protocol([climbed(made, levels)])
+    columns = by_protocol([climbed(made, levels).results])
     (pair,) = pairs(columns)
     assert pair.leaders == {"learning rate": "sgd", "+ momentum": "adam"}
     (flip,) = flips(columns)
     assert (flip.before, flip.after) == ("learning rate", "+ momentum")
 
 
-def test_a_pair_settles_only_where_the_leader_leads_to_the_end(made):
+def test_a_pair_settles_only_if_its_leader_leads_to_the_end(made):
     levels = {
         "sgd": {"learning rate": 3.0} | SAME,
-        "adam": {"learning rate": 5.0, "+ schedule": 1.0, "+ momentum": 1.0, "+ epsilon": 2.0},  # a tie in the end
+        "adam": {"learning rate": 5.0, "+ schedule": 1.0, "+ momentum": 1.0, "+ epsilon": 2.0},  # a tie at the end
     }
-    (pair,) = pairs(by_protocol([climbed(made, levels)]))
+    (pair,) = pairs(by_protocol([climbed(made, levels).results]))
     assert pair.leaders == {"learning rate": "sgd", "+ schedule": "adam", "+ momentum": "adam"}
     assert pair.settles is None
 
 
-def test_a_grid_whose_rungs_have_too_few_points_has_no_ladder():
+def test_a_grid_whose_rungs_have_too_few_points_is_refused():
     table = {"learning_rate": {"choice": [0.1, 0.2]}, "one_minus_momentum": {"choice": [0.1, 0.2, 0.3]}}
     study = study_of({"momentum": table}, search="grid", pool=6, schedule={"kind": "constant"})
-    with pytest.raises(UsageError, match="a ladder takes a quasi-random search"):
+    with pytest.raises(UsageError, match='use search = "quasirandom"'):
         ladder(study)
 
 
-def test_who_is_better_hardly_more_often_leads_nowhere(made):
-    """Two pools that differ in the worst trial alone: with one trial, sgd is better in 7 of 16, adam in 6."""
+def test_a_small_difference_makes_no_leader(made):
+    """Two pools that differ only in the worst trial: with one trial, sgd wins 7 of 16 repetitions and adam 6."""
     study = study_of({"sgd": SGD, "adam": ADAM}, trials=1)
     columns = {
         "here": {"sgd": [1.0, 2.0, 3.0, 4.0], "adam": [1.0, 2.0, 3.0, 4.5]},
         "there": {"sgd": [1.0] * 4, "adam": [2.0] * 4},
     }
-    found = {
+    entries = {
         label: {
             rule: Entry(made(study, {rule: [{"train_loss": [9.0, value]} for value in pool]}).outcome(rule), 1)
             for rule, pool in column.items()
         }
         for label, column in columns.items()
     }
-    (pair,) = pairs(found)
+    (pair,) = pairs(entries)
     assert pair.beats["here"] == pytest.approx(7 / 16)
     assert pair.leaders == {"there": "sgd"}
 
 
-def test_two_optimizers_of_one_rule_keep_their_names_from_rung_to_rung(made):
+def test_two_optimizers_of_the_same_rule_keep_their_names_on_all_rungs(made):
     tables = {"low": {"rule": "sgd", **SGD}, "high": {"rule": "sgd", "learning_rate": {"log": [1e-1, 1e1]}}}
     study = ladder(study_of(tables))
     losses = {
@@ -314,7 +315,8 @@ def test_two_optimizers_of_one_rule_keep_their_names_from_rung_to_rung(made):
         "low (+ schedule)": 4.0,
         "high (+ schedule)": 3.0,
     }
-    columns = by_protocol([made(study, {name: [{"train_loss": [9.0, loss]}] * 4 for name, loss in losses.items()})])
+    comparison = made(study, {name: [{"train_loss": [9.0, loss]}] * 4 for name, loss in losses.items()})
+    columns = by_protocol([comparison.results])
     assert {label: list(column) for label, column in columns.items()} == {
         "learning rate": ["low", "high"],
         "+ schedule": ["low", "high"],
@@ -346,34 +348,28 @@ one_minus_momentum = { log = [1e-2, 1e0] }
 """
 
 
-@pytest.fixture
-def cli(monkeypatch, command, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_ladder_command(command, tmp_path):
     Path("mine.toml").write_text(FILE)
-    return command
-
-
-def test_ladder_by_command(cli, tmp_path):
-    code, out, err = cli("ladder", "mine.toml")
+    code, out, err = command("ladder", "mine.toml")
     assert code == 0, err
     for words in ("learning rate", "+ schedule", "+ momentum", "sgd", "report: "):
         assert words in out
     page = (tmp_path / "levelfield-out/mine/ladder.html").read_text("utf-8")
-    assert page.count("<tr data-optimizer=") == 2  # the study's own; the rungs are the protocols of one figure
+    assert page.count("<tr data-optimizer=") == 2  # the page is about the study; the rungs are protocols in a figure
     assert "Tuning protocols" in page
     with lf.Store.open("levelfield-out/mine/trials.db") as store:
         study = ladder(lf.load_study("mine.toml"))
         kept = {study.identity(name): len(store.statuses(study.identity(name))) for name in study.optimizers}
-    assert len(kept) == 5  # of six: sgd has nothing to tune at + momentum
+    assert len(kept) == 5  # of six: sgd has nothing new to tune at + momentum
     assert all(count >= 3 for count in kept.values())
-    code, out, err = cli("ladder", "mine.toml", "--json")
+    code, out, err = command("ladder", "mine.toml", "--json")
     assert code == 0
     assert "nothing to run" in err
-    found = json.loads(out)
-    assert list(found["rungs"]) == ["learning rate", "+ schedule", "+ momentum"]
-    assert found["rungs"]["+ schedule"]["sgd"] == found["rungs"]["+ momentum"]["sgd"]
-    (pair,) = found["pairs"]
-    assert set(pair["leaders"]) == set(found["rungs"])
+    printed = json.loads(out)
+    assert list(printed["rungs"]) == ["learning rate", "+ schedule", "+ momentum"]
+    assert printed["rungs"]["+ schedule"]["sgd"] == printed["rungs"]["+ momentum"]["sgd"]
+    (pair,) = printed["pairs"]
+    assert set(pair["leaders"]) == set(printed["rungs"])
 
 
 @pytest.mark.parametrize(
@@ -385,14 +381,14 @@ def test_ladder_by_command(cli, tmp_path):
         (
             FILE.replace("{ log = [1e-2, 1e0] }", "0.1").replace("{ choice = [0.01, 0.1] }", "0.1"),
             [],
-            "sgd has nothing free",
+            "sgd has no free hyperparameters",
         ),
     ],
     ids=["optimizer", "slots", "option", "nothing free"],
 )
-def test_what_has_no_ladder_is_refused_in_one_line(cli, tmp_path, text, arguments, words):
+def test_invalid_ladders_are_refused_in_one_line(command, tmp_path, text, arguments, words):
     Path("mine.toml").write_text(text)
-    code, out, err = cli("ladder", "mine.toml", *arguments)
+    code, out, err = command("ladder", "mine.toml", *arguments)
     assert code == 2
     assert out == ""
     assert words in err

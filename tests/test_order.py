@@ -1,4 +1,4 @@
-"""Which optimizers of a study include which, by hand and as an order."""
+"""The inclusions between the optimizers of a study: cases worked out by hand, and properties of an order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RMSPROP = {"rule": "rmsprop", "learning_rate": RATE, "momentum": FRACTION, "rho"
 RMSTEROV = {**RMSPROP, "rule": "rmsterov"}
 ADAM = {"rule": "adam", "learning_rate": RATE, "beta1": FRACTION, "beta2": FRACTION, "epsilon": EPSILON}
 NADAM = {**ADAM, "rule": "nadam"}
-ALL = {each["rule"]: each for each in (SGD, MOMENTUM, NESTEROV, RMSPROP, RMSTEROV, ADAM, NADAM)}
+ALL = {table["rule"]: table for table in (SGD, MOMENTUM, NESTEROV, RMSPROP, RMSTEROV, ADAM, NADAM)}
 DEFAULT = {**ADAM, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
 CONSTANT = {"kind": "constant"}
@@ -35,9 +35,13 @@ def study_of(optimizers: dict[str, Any], **changes: Any) -> lf.Study:
 
 
 def pairs(study: lf.Study) -> set[tuple[str, str]]:
-    found = [(edge.special, edge.general) for edge in lf.inclusions(study)]
-    assert len(set(found)) == len(found)
-    return set(found)
+    pairs = [(edge.special, edge.general) for edge in lf.inclusions(study)]
+    assert len(set(pairs)) == len(pairs)
+    return set(pairs)
+
+
+def gaps(study: lf.Study) -> list[tuple[str, str]]:
+    return [(gap.special, gap.general) for gap in missing(study)]
 
 
 def included(special: dict[str, Any], general: dict[str, Any]) -> bool:
@@ -48,8 +52,8 @@ def reason(special: dict[str, Any], general: dict[str, Any]) -> str:
     """Why the general optimizer does not include the special one, although its rule does."""
     study = study_of({"special": special, "general": general})
     assert ("special", "general") not in pairs(study)
-    (found,) = (each.reason for each in missing(study) if (each.special, each.general) == ("special", "general"))
-    return found
+    (reason,) = (gap.reason for gap in missing(study) if (gap.special, gap.general) == ("special", "general"))
+    return reason
 
 
 def without(table: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -70,7 +74,7 @@ PAPER = {
     ("momentum", "adam"),
     ("nesterov", "rmsterov"),
     ("nesterov", "nadam"),
-    # and what follows
+    # and the pairs that follow
     ("sgd", "rmsprop"),
     ("sgd", "adam"),
     ("sgd", "rmsterov"),
@@ -88,15 +92,15 @@ def test_the_papers_order():
 
 
 @pytest.mark.parametrize("names", list(itertools.combinations(ALL, 2)), ids="-".join)
-def test_what_follows_holds_even_where_the_middle_one_is_absent(names):
+def test_a_pair_that_follows_holds_without_the_one_in_the_middle(names):
     assert pairs(study_of({name: ALL[name] for name in names})) == {pair for pair in PAPER if set(pair) == set(names)}
 
 
-def test_an_edge_says_by_which_ways():
-    found = {(edge.special, edge.general): [way.how for way in edge.ways] for edge in lf.inclusions(study_of(ALL))}
-    assert found["sgd", "momentum"] == ["exact"]
-    assert found["momentum", "rmsprop"] == ["exact", "epsilon → ∞"]
-    assert found["momentum", "adam"] == found["sgd", "adam"] == ["epsilon → ∞"]
+def test_an_edge_lists_its_ways():
+    ways = {(edge.special, edge.general): [way.how for way in edge.ways] for edge in lf.inclusions(study_of(ALL))}
+    assert ways["sgd", "momentum"] == ["exact"]
+    assert ways["momentum", "rmsprop"] == ["exact", "epsilon → ∞"]
+    assert ways["momentum", "adam"] == ways["sgd", "adam"] == ["epsilon → ∞"]
 
 
 def test_the_built_in_study_has_the_papers_order():
@@ -110,13 +114,13 @@ def test_the_built_in_study_has_the_papers_order():
 )
 @settings(max_examples=20)
 def test_neither_names_nor_order_nor_protocol_matter(order, names, protocols):
-    called = dict(zip(order, names, strict=True))
-    told = zip(order, protocols, strict=True)
-    study = study_of({called[rule]: {**ALL[rule], "protocol": protocol} for rule, protocol in told})
-    assert pairs(study) == {(called[special], called[general]) for special, general in PAPER}
+    name_of = dict(zip(order, names, strict=True))
+    protocol_of = dict(zip(order, protocols, strict=True))
+    study = study_of({name_of[rule]: {**ALL[rule], "protocol": protocol_of[rule]} for rule in order})
+    assert pairs(study) == {(name_of[special], name_of[general]) for special, general in PAPER}
 
 
-# What is fixed: the same rule
+# Fixed values: the same rule
 
 
 @pytest.mark.parametrize(
@@ -134,9 +138,9 @@ def test_adam_with_epsilon_fixed_is_included_if_the_range_holds_it(epsilon, insi
     assert included(DEFAULT, tuned) == inside
     assert not included(tuned, DEFAULT)
     if not inside:
-        said = reason(DEFAULT, tuned)
-        assert "epsilon = 1e-08" in said
-        assert "beta" not in said
+        explanation = reason(DEFAULT, tuned)
+        assert "epsilon = 1e-08" in explanation
+        assert "beta" not in explanation
 
 
 @pytest.mark.parametrize(
@@ -179,15 +183,15 @@ def test_a_ratio_out_of_reach_is_seen():
     ],
 )
 @pytest.mark.parametrize("base", [SGD, MOMENTUM, ADAM], ids=lambda base: base["rule"])
-def test_with_the_same_free_the_space_must_be_contained(base, ours, theirs, there, back):
-    one, other = {**base, "learning_rate": {"log": ours}}, {**base, "learning_rate": {"log": theirs}}
-    assert included(one, other) == there
-    assert included(other, one) == back
+def test_with_the_same_hyperparameters_free_the_space_must_be_contained(base, ours, theirs, there, back):
+    first, second = {**base, "learning_rate": {"log": ours}}, {**base, "learning_rate": {"log": theirs}}
+    assert included(first, second) == there
+    assert included(second, first) == back
     if not there:
-        assert "learning_rate" in reason(one, other)
+        assert "learning_rate" in reason(first, second)
 
 
-def test_a_space_is_the_same_by_whatever_axis():
+def test_the_axes_of_a_space_do_not_matter():
     plain = {**without(MOMENTUM, "momentum"), "momentum": {"uniform": [0.5, 0.9]}}
     other = {**without(MOMENTUM, "momentum"), "one_minus_momentum": {"log": [0.1, 0.5]}}
     assert included(plain, other)
@@ -202,7 +206,7 @@ def test_all_fixed():
     assert included(here, SGD)
 
 
-# What is fixed: another rule
+# Fixed values: another rule
 
 
 def test_beta1_fixed_includes_only_that_momentum():
@@ -222,9 +226,9 @@ def test_epsilon_fixed_includes_nothing(rule):
     # However large: a limit must be free.
     for large in (1e6, 1e12):
         assert "epsilon is fixed" in reason(SGD, {**ADAM, "rule": rule, "epsilon": large})
-    said = reason(special, {**DEFAULT, "rule": rule})
-    assert "beta1 is fixed at 0.9" in said
-    assert "epsilon is fixed at 1e-08" in said
+    explanation = reason(special, {**DEFAULT, "rule": rule})
+    assert "beta1 is fixed at 0.9" in explanation
+    assert "epsilon is fixed at 1e-08" in explanation
 
 
 def test_rmsprop_follows_momentum_by_either_rho_or_epsilon():
@@ -236,21 +240,21 @@ def test_rmsprop_follows_momentum_by_either_rho_or_epsilon():
     assert included(SGD, {**RMSPROP, "momentum": 0.0})
 
 
-def test_a_learning_rate_that_is_fixed_follows_none_that_varies():
+def test_a_fixed_learning_rate_does_not_follow_a_free_one():
     assert "learning_rate is fixed" in reason(SGD, {**MOMENTUM, "learning_rate": 0.1})
     assert "learning_rate is fixed" in reason(MOMENTUM, {**ADAM, "learning_rate": 0.1})
     assert included({"rule": "sgd", "learning_rate": 0.1}, {**MOMENTUM, "learning_rate": 0.1})
 
 
-def test_ranges_do_not_decide_about_another_rule():
-    """How much they cover is coverage's question."""
+def test_ranges_do_not_matter_for_another_rule():
+    """They matter for coverage."""
     assert included(SGD, {**MOMENTUM, "learning_rate": {"log": [1e3, 1e4]}, "momentum": {"uniform": [0.5, 0.9]}})
     assert included(MOMENTUM, {**ADAM, "epsilon": {"log": [1e-12, 1e-8]}})
 
 
 def test_rules_that_do_not_include_each_other_are_not_missed():
     study = study_of({"momentum": MOMENTUM, "nesterov": NESTEROV, "adam": ADAM, "rmsprop": RMSPROP})
-    assert all((each.special, each.general) != ("momentum", "nesterov") for each in missing(study))
+    assert ("momentum", "nesterov") not in gaps(study)
     assert pairs(study) == {("momentum", "adam"), ("momentum", "rmsprop")}
 
 
@@ -269,7 +273,7 @@ def test_a_constant_rate_is_one_that_does_not_decay(decaying):
     assert "decay_factor is fixed at 0.1" in reason(constant, scheduled(MOMENTUM, {**decaying, "decay_factor": 0.1}))
 
 
-def test_how_long_a_decay_takes_does_not_matter_where_nothing_decays():
+def test_the_length_of_a_decay_does_not_matter_if_nothing_decays():
     assert included(scheduled(SGD, CONSTANT), scheduled(MOMENTUM, {**LINEAR, "decay_steps": 0.5}))
     assert "decay_steps is fixed at 0.5" in reason(
         scheduled(SGD, LINEAR), scheduled(MOMENTUM, {**LINEAR, "decay_steps": 0.5})
@@ -282,10 +286,10 @@ def test_how_long_a_decay_takes_does_not_matter_where_nothing_decays():
     ids=["lc", "sc", "ls", "sl"],
 )
 def test_another_schedule_is_not_followed(ours, theirs):
-    said = reason(scheduled(SGD, ours), scheduled(MOMENTUM, theirs))
-    assert "schedule" in said
-    assert ours["kind"] in said
-    assert theirs["kind"] in said
+    explanation = reason(scheduled(SGD, ours), scheduled(MOMENTUM, theirs))
+    assert "schedule" in explanation
+    assert ours["kind"] in explanation
+    assert theirs["kind"] in explanation
 
 
 def test_a_constant_rate_is_included_in_a_decaying_one_of_the_same_rule():
@@ -297,10 +301,12 @@ def test_a_constant_rate_is_included_in_a_decaying_one_of_the_same_rule():
     assert "decay_factor" in reason(constant, short)
 
 
-def test_under_a_schedule_the_order_is_the_same_but_for_rmsterov():
-    """RMSterov follows Nesterov at a constant rate only."""
-    found = pairs(study_of(ALL, schedule=LINEAR))
-    assert found - {("sgd", "rmsterov")} == PAPER - {("sgd", "rmsterov"), ("nesterov", "rmsterov")}
+def test_under_a_schedule_the_order_is_the_same_except_for_rmsterov():
+    """RMSterov follows Nesterov only at a constant rate."""
+    assert pairs(study_of(ALL, schedule=LINEAR)) - {("sgd", "rmsterov")} == PAPER - {
+        ("sgd", "rmsterov"),
+        ("nesterov", "rmsterov"),
+    }
 
 
 # optax's optimizers
@@ -330,7 +336,7 @@ def test_a_switch_keeps_optax_sgd_out():
     assert not included(NESTEROV, OPTAX_ADAMW)
 
 
-def test_what_optax_is_not_told_stays_at_its_default():
+def test_a_hyperparameter_of_optax_that_is_left_out_stays_at_its_default():
     assert reason(OPTAX_SGD, without(OPTAX_ADAMW, "weight_decay")) == "weight_decay stays at 0.0001"
     assert reason(OPTAX_SGD, without(OPTAX_ADAMW, "eps")) == "eps stays at 1e-08"
     assert reason(OPTAX_SGD, without(OPTAX_ADAMW, "b1")) == "b1 stays at 0.9"
@@ -385,7 +391,7 @@ def optimizers(draw: st.DrawFn) -> dict[str, Any]:
 
 
 STUDIES = st.lists(optimizers(), min_size=3, max_size=6).map(
-    lambda found: study_of({f"o{number}": each for number, each in enumerate(found)})
+    lambda tables: study_of({f"o{number}": table for number, table in enumerate(tables)})
 )
 
 
@@ -398,20 +404,20 @@ ADAMS = st.lists(
     ),
     min_size=3,
     max_size=5,
-).map(lambda found: study_of({f"o{number}": each for number, each in enumerate(found)}))
+).map(lambda tables: study_of({f"o{number}": table for number, table in enumerate(tables)}))
 
 
-def test_what_is_included_in_a_special_one_is_included_in_its_general_one():
-    """Directly, 1e-8 is out of the last one's range; by way of the second, it follows."""
+def test_an_inclusion_can_follow_through_a_third_optimizer():
+    """1e-8 is outside the last one's range; the inclusion follows through the second."""
     second = {**DEFAULT, "epsilon": {"log": [1e-9, 1e-7]}}
     third = {**ADAM, "epsilon": {"log": [1e-3, 1e-1]}}
     study = study_of({"first": DEFAULT, "second": second, "third": third})
     assert pairs(study) == {("first", "second"), ("second", "third"), ("first", "third")}
-    assert all((each.special, each.general) != ("first", "third") for each in missing(study))
+    assert ("first", "third") not in gaps(study)
 
 
-def test_sgd_under_a_schedule_is_included_in_optaxs_rmsprop_by_way_of_the_papers():
-    """By way of momentum it would take a momentum that varies with the rate, which optax has not."""
+def test_sgd_under_a_schedule_is_included_in_optaxs_rmsprop_through_the_papers():
+    """Through momentum, it would need a momentum that varies with the rate, which optax does not take."""
     linear = {"schedule": {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": 0.01}}
     rate, epsilon = {"log": [1e-4, 1.0]}, {"log": [1e-10, 1e4]}
     fixed = {"momentum": 0.0, "decay": 0.0, "initial_scale": 1.0, "eps_in_sqrt": True, "nesterov": False}
@@ -428,41 +434,40 @@ def test_sgd_under_a_schedule_is_included_in_optaxs_rmsprop_by_way_of_the_papers
 @settings(max_examples=150)
 @given(STUDIES | ADAMS)
 def test_inclusions_are_transitive(study):
-    # A momentum of 0 is sgd, which rmsprop follows at any rate; that optax's then does, too, is not seen.
-    for each in study.optimizers.values():
-        if each.rule.name in ("momentum", "nesterov") and each.schedule != "constant":
-            assume(all(one.dimension != Fixed(0.0) for one in each.space))
-    found = pairs(study)
+    # A momentum of 0 is sgd, which rmsprop follows at any rate; levelfield does not see that optax's does, too.
+    for optimizer in study.optimizers.values():
+        if optimizer.rule.name in ("momentum", "nesterov") and optimizer.schedule != "constant":
+            assume(all(axis.dimension != Fixed(0.0) for axis in optimizer.space))
+    included = pairs(study)
     for a, b, c in itertools.permutations(study.optimizers, 3):
-        assert not {(a, b), (b, c)} <= found or (a, c) in found
+        assert not {(a, b), (b, c)} <= included or (a, c) in included
 
 
 @settings(max_examples=30)
 @given(STUDIES)
 def test_a_pair_is_included_or_missing_but_not_both(study):
-    gaps = [(each.special, each.general) for each in missing(study)]
-    assert not pairs(study) & set(gaps)
-    assert len(set(gaps)) == len(gaps)
-    assert all(each.reason for each in missing(study))
+    assert not pairs(study) & set(gaps(study))
+    assert len(set(gaps(study))) == len(gaps(study))
+    assert all(gap.reason for gap in missing(study))
 
 
 @settings(max_examples=30)
 @given(STUDIES)
-def test_an_optimizer_of_its_own_twin_is_included_both_ways(study):
-    """And whatever includes the one includes the other."""
+def test_an_optimizer_and_its_twin_include_each_other(study):
+    """What includes one of them includes the other."""
     doubled = study.replace(optimizers=study.spec()["optimizers"] | {"twin": study.optimizer("o0").spec()})
-    found = pairs(doubled)
-    assert {("o0", "twin"), ("twin", "o0")} <= found
+    included = pairs(doubled)
+    assert {("o0", "twin"), ("twin", "o0")} <= included
     for name in study.optimizers.keys() - {"o0"}:
-        assert (("o0", name) in found) == (("twin", name) in found)
-        assert ((name, "o0") in found) == ((name, "twin") in found)
+        assert (("o0", name) in included) == (("twin", name) in included)
+        assert ((name, "o0") in included) == ((name, "twin") in included)
 
 
 # The reduction
 
 
 def reachable(pairs: set[tuple[str, str]], start: str, end: str, least: int = 1) -> bool:
-    """Whether a path of at least so many edges leads from one to the other."""
+    """Whether a path of at least ``least`` edges leads from the start to the end."""
     edge = (start, end) in pairs
     middles = {b for a, b in pairs if a == start and b != end}
     rest = {(a, b) for a, b in pairs if start not in (a, b)}
@@ -471,7 +476,7 @@ def reachable(pairs: set[tuple[str, str]], start: str, end: str, least: int = 1)
 
 @given(st.integers(1, 6), st.data())
 def test_the_reduction_drops_exactly_what_follows(n, data):
-    """Random orders: some pairs i < j, and all that follows from them."""
+    """Random orders: some pairs i < j, and all pairs that follow from them."""
     names = [f"o{i}" for i in range(n)]
     drawn = {pair for pair in itertools.combinations(names, 2) if data.draw(st.booleans())}
     order = {pair for pair in itertools.combinations(names, 2) if reachable(drawn, *pair)}
@@ -482,7 +487,6 @@ def test_the_reduction_drops_exactly_what_follows(n, data):
 @settings(max_examples=30)
 @given(STUDIES)
 def test_the_reduction_loses_nothing(study):
-    found = lf.inclusions(study)
-    kept = {(edge.special, edge.general) for edge in reduction(found)}
+    kept = {(edge.special, edge.general) for edge in reduction(lf.inclusions(study))}
     assert kept <= pairs(study)
     assert all(reachable(kept, *pair) for pair in pairs(study))

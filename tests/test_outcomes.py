@@ -1,4 +1,4 @@
-"""Outcomes by another metric, at another step, with another target: against trials that were cut there."""
+"""Outcomes by another metric, at another step and with another target, compared with trials made to match."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outcome(trials: Sequence[Trial], select: str = "error", target: Target | Non
 
 
 def from_errors(curves: Sequence[Sequence[float]], end: int = STEPS[-1]) -> Outcome:
-    """Trials with these errors, and accuracies to match, up to a step."""
+    """Return an outcome of trials with these errors, and accuracies to match, up to a step."""
     n = sum(step <= end for step in STEPS)
     trials = [
         trial(i, STEPS[:n], error=curve[:n], accuracy=[1 - value for value in curve[:n]])
@@ -46,15 +46,15 @@ def from_errors(curves: Sequence[Sequence[float]], end: int = STEPS[-1]) -> Outc
 
 @given(steps=st.lists(st.integers(1, 60), min_size=0, max_size=8, unique=True).map(sorted), step=st.integers(0, 70))
 def test_a_curve_is_read_at_the_last_evaluation_up_to_a_step(steps, step):
-    curve = Curve(np.array(steps, int), {"error": np.array([each / 100 for each in steps])})
-    before = [each for each in steps if each <= step]
+    curve = Curve(np.array(steps, int), {"error": np.array([evaluated / 100 for evaluated in steps])})
+    before = [evaluated for evaluated in steps if evaluated <= step]
     assert curve.at("error", step) == pytest.approx(before[-1] / 100 if before else NAN, nan_ok=True)
     assert curve.at("error") == pytest.approx(steps[-1] / 100 if steps else NAN, nan_ok=True)
     assert curve.final("error") == pytest.approx(curve.at("error"), nan_ok=True)
 
 
 @pytest.mark.parametrize("step", [None, 5, 10, 99])
-def test_a_metric_that_was_not_measured_has_no_value(step):
+def test_a_metric_that_was_not_measured_is_nan(step):
     assert math.isnan(trial(0, error=[0.3, 0.2, 0.1]).curve.at("accuracy", step))
 
 
@@ -62,18 +62,18 @@ def test_a_metric_that_was_not_measured_has_no_value(step):
 
 
 @given(curves=ERRORS, step=ANY_STEP, k=st.integers(1, 5))
-def test_an_outcome_at_a_step_is_that_of_trials_cut_there(curves, step, k):
+def test_an_outcome_at_a_step_equals_that_of_shorter_trials(curves, step, k):
     at, cut = from_errors(curves).at(step=step), from_errors(curves, end=step)
     np.testing.assert_array_equal(at.values(), cut.values())
     np.testing.assert_array_equal(at.ranked("accuracy"), cut.ranked("accuracy"))
-    for ask in (
-        lambda one: one.best(k),
-        lambda one: one.best(k, "accuracy"),
-        lambda one: one.best(k, bootstrap=9),
-        lambda one: one.steps_to_target(k),
+    for read in (
+        lambda ours: ours.best(k),
+        lambda ours: ours.best(k, "accuracy"),
+        lambda ours: ours.best(k, bootstrap=9),
+        lambda ours: ours.steps_to_target(k),
     ):
-        np.testing.assert_equal(vars(ask(at)), vars(ask(cut)))
-    points = [each.best_trial and each.best_trial.point for each in (at, cut)]
+        np.testing.assert_equal(vars(read(at)), vars(read(cut)))
+    points = [ours.best_trial and ours.best_trial.point for ours in (at, cut)]
     assert points[0] == points[1]
     assert (points[0] is None) == (not np.isfinite(at.values()).any())
     other = from_errors([[0.5, 0.4, 0.3]])
@@ -81,7 +81,7 @@ def test_an_outcome_at_a_step_is_that_of_trials_cut_there(curves, step, k):
 
 
 @given(curves=ERRORS, k=st.integers(1, 5))
-def test_the_last_step_and_any_later_one_change_nothing(curves, k):
+def test_the_last_step_and_later_ones_change_nothing(curves, k):
     whole = from_errors(curves)
     for step in (30, 31, 10**9):
         at = whole.at(step=step)
@@ -89,26 +89,26 @@ def test_the_last_step_and_any_later_one_change_nothing(curves, k):
         assert at.steps.tolist() == whole.steps.tolist()
 
 
-def test_before_the_first_evaluation_nothing_is_known():
-    found = from_errors([[0.1, 0.1, 0.1], [0.2, 0.2, 0.2]]).at(step=9)
-    assert np.isnan(found.values()).all()
-    assert math.isnan(found.best(2).mean)
-    assert found.ranked().tolist() == [INF, INF]
-    assert found.steps_to_target(2).probability == 0.0
-    assert found.beats(found, 2) == 0.0
+def test_nothing_is_known_before_the_first_evaluation():
+    early = from_errors([[0.1, 0.1, 0.1], [0.2, 0.2, 0.2]]).at(step=9)
+    assert np.isnan(early.values()).all()
+    assert math.isnan(early.best(2).mean)
+    assert early.ranked().tolist() == [INF, INF]
+    assert early.steps_to_target(2).probability == 0.0
+    assert early.beats(early, 2) == 0.0
 
 
 def test_a_target_that_is_reached_later_is_not_reached_yet():
-    found = from_errors([[0.9, 0.4, 0.4], [0.9, 0.9, 0.4], [0.4, 0.9, 0.9]])
-    assert found.steps.tolist() == [20, 30, 10]
-    assert found.at(step=29).steps.tolist() == [20, INF, 10]
-    assert found.at(step=10).steps.tolist() == [INF, INF, 10]
-    assert found.at(step=9).steps.tolist() == [INF, INF, INF]
+    whole = from_errors([[0.9, 0.4, 0.4], [0.9, 0.9, 0.4], [0.4, 0.9, 0.9]])
+    assert whole.steps.tolist() == [20, 30, 10]
+    assert whole.at(step=29).steps.tolist() == [20, INF, 10]
+    assert whole.at(step=10).steps.tolist() == [INF, INF, 10]
+    assert whole.at(step=9).steps.tolist() == [INF, INF, INF]
 
 
-def test_trials_may_be_evaluated_at_other_steps():
-    found = outcome([trial(0, [10, 20], error=[0.5, 0.1]), trial(1, [15, 25], error=[0.4, 0.2])])
-    assert [found.at(step=step).values().tolist() for step in (10, 15, 20, 25)] == [
+def test_trials_may_be_evaluated_at_different_steps():
+    ours = outcome([trial(0, [10, 20], error=[0.5, 0.1]), trial(1, [15, 25], error=[0.4, 0.2])])
+    assert [ours.at(step=step).values().tolist() for step in (10, 15, 20, 25)] == [
         pytest.approx([0.5, NAN], nan_ok=True),
         [0.5, 0.4],
         [0.1, 0.4],
@@ -117,8 +117,8 @@ def test_trials_may_be_evaluated_at_other_steps():
 
 
 @pytest.mark.parametrize("step", [0, -1])
-def test_a_step_that_is_none_is_refused(step):
-    with pytest.raises(UsageError, match=rf"step = {step}: .*from 1 on"):
+def test_an_invalid_step_is_refused(step):
+    with pytest.raises(UsageError, match=rf"step = {step}: expected an integer of at least 1"):
         from_errors([[0.1, 0.1, 0.1]]).at(step=step)
 
 
@@ -126,16 +126,16 @@ def test_a_step_that_is_none_is_refused(step):
 
 
 @given(curves=ERRORS, k=st.integers(1, 5))
-def test_another_metric_selects_as_if_the_study_had_named_it(curves, k):
+def test_selecting_by_another_metric_equals_a_study_that_selects_by_it(curves, k):
     whole = from_errors(curves)
-    found, expected = whole.at(select="accuracy"), outcome(whole.pool, "accuracy")
-    assert found.best(k) == expected.best(k)
-    assert found.best(k, "error") == expected.best(k, "error")
+    view, expected = whole.at(select="accuracy"), outcome(whole.pool, "accuracy")
+    assert view.best(k) == expected.best(k)
+    assert view.best(k, "error") == expected.best(k, "error")
     # Accuracies are 1 − errors: the same trial is best either way.
-    assert found.best_trial is whole.best_trial
+    assert view.best_trial is whole.best_trial
 
 
-def test_metrics_that_disagree_select_other_trials():
+def test_metrics_that_disagree_select_different_trials():
     trials = [trial(0, error=[0.1] * 3, accuracy=[0.2] * 3), trial(1, error=[0.3] * 3, accuracy=[0.9] * 3)]
     assert outcome(trials).best_trial is trials[0]
     assert outcome(trials).at(select="accuracy").best_trial is trials[1]
@@ -157,7 +157,7 @@ def test_another_target(target, steps):
 
 
 @given(curves=ERRORS, step=ANY_STEP, k=st.integers(1, 5))
-def test_changes_may_be_made_one_after_another(curves, step, k):
+def test_changes_can_be_combined(curves, step, k):
     whole, target = from_errors(curves), Target("accuracy", 0.5)
     at_once = whole.at(select="accuracy", step=step, target=target)
     in_turn = whole.at(target=target).at(step=step).at(select="accuracy")
@@ -166,7 +166,7 @@ def test_changes_may_be_made_one_after_another(curves, step, k):
     assert (in_turn.select, in_turn.step, in_turn.target) == ("accuracy", step, target)
 
 
-def test_a_view_leaves_the_outcome_as_it_was():
+def test_a_view_does_not_change_the_outcome():
     whole = from_errors([[0.9, 0.6, 0.2], [0.7, 0.1, 0.1]])
     before = whole.best(2), whole.steps.tolist(), whole.values().tolist()
     whole.at(select="accuracy", step=10, target=Target("error", 0.9)).best(2)
@@ -174,7 +174,7 @@ def test_a_view_leaves_the_outcome_as_it_was():
     assert (whole.select, whole.step, whole.target) == ("error", None, Target("error", 0.4))
 
 
-def test_what_was_read_cannot_be_changed_by_accident():
+def test_values_are_read_only():
     whole = from_errors([[0.9, 0.6, 0.2]])
     with pytest.raises(ValueError, match="read-only"):
         whole.values()[0] = 0.0
@@ -182,81 +182,87 @@ def test_what_was_read_cannot_be_changed_by_accident():
     assert whole.ranked().tolist() == [0.2]
 
 
-def test_an_unknown_metric_is_refused_with_the_nearest():
+def test_an_unknown_metric_is_refused_with_a_suggestion():
     whole = from_errors([[0.9, 0.6, 0.2]])
-    for ask in (
+    for call in (
         lambda: whole.at(select="eror"),
         lambda: whole.at(target=Target("eror", 0.1)),
         lambda: whole.values("eror"),
     ):
         with pytest.raises(UnknownName, match=r"metric.*'eror'; did you mean 'error'"):
-            ask()
+            call()
 
 
-# Metrics that some trials lack
+def test_an_outcome_has_a_short_repr():
+    """It does not list all its trials."""
+    whole = Outcome("ours", from_errors([[0.9, 0.6, 0.2]]).pool, 4, METRICS, "error")
+    assert repr(whole) == "<Outcome of ours: 1 of 4 trials feasible, selected by error>"
 
 
-def test_a_trial_that_lacks_the_metric_comes_last():
+# Missing metrics
+
+
+def test_a_trial_without_the_metric_ranks_last():
     trials = [trial(0, accuracy=[0.9] * 3), trial(1, error=[0.8] * 3), trial(2, error=[0.2] * 3)]
-    found = outcome(trials, target=Target("error", 0.5))
-    assert found.values().tolist() == pytest.approx([NAN, 0.8, 0.2], nan_ok=True)
-    assert found.ranked().tolist() == [INF, 0.8, 0.2]
-    assert found.best_trial is trials[2]
-    assert found.steps.tolist() == [INF, INF, 10]
-    assert found.at(select="accuracy").best_trial is trials[0]
-    assert found.at(select="accuracy").ranked().tolist() == [-0.9, INF, INF]
+    ours = outcome(trials, target=Target("error", 0.5))
+    assert ours.values().tolist() == pytest.approx([NAN, 0.8, 0.2], nan_ok=True)
+    assert ours.ranked().tolist() == [INF, 0.8, 0.2]
+    assert ours.best_trial is trials[2]
+    assert ours.steps.tolist() == [INF, INF, 10]
+    assert ours.at(select="accuracy").best_trial is trials[0]
+    assert ours.at(select="accuracy").ranked().tolist() == [-0.9, INF, INF]
 
 
-def test_a_metric_that_all_trials_lack_has_no_best():
-    found = outcome([trial(0, error=[0.5] * 3), trial(1, error=[0.4] * 3)]).at(select="accuracy")
-    assert math.isnan(found.best(2).mean)
-    assert math.isnan(found.best(2, "error").mean)  # nothing tells which would be selected
-    assert found.best_trial is None
-    assert found.at(target=Target("accuracy", 0.1)).steps_to_target(2).probability == 0.0
+def test_a_metric_that_no_trial_has_has_no_best_trial():
+    ours = outcome([trial(0, error=[0.5] * 3), trial(1, error=[0.4] * 3)]).at(select="accuracy")
+    assert math.isnan(ours.best(2).mean)
+    assert math.isnan(ours.best(2, "error").mean)  # no trial would be selected
+    assert ours.best_trial is None
+    assert ours.at(target=Target("accuracy", 0.1)).steps_to_target(2).probability == 0.0
 
 
-# What it costs
+# Cost
 
 
 @pytest.mark.parametrize("k", [1, 4])
-def test_the_cost_is_what_random_trials_take_until_k_are_feasible(k):
+def test_the_cost_agrees_with_drawing_trials_until_k_are_feasible(k):
     lengths, whole = np.array([30, 30, 7, 30, 12, 1, 30]), np.array([True, True, False, True, False, False, True])
     pool = [trial(i, error=[0.5] * 3) for i in range(int(whole.sum()))]
-    found = Outcome("ours", pool, len(lengths), METRICS, "error", spent=int(lengths.sum()))
+    ours = Outcome("ours", pool, len(lengths), METRICS, "error", spent=int(lengths.sum()))
 
     draws = np.random.default_rng(0).integers(len(lengths), size=(20_000, 60))
     enough = np.cumsum(whole[draws], axis=1) >= k
     assert enough[:, -1].all()
     spent = np.take_along_axis(np.cumsum(lengths[draws], axis=1), enough.argmax(axis=1)[:, None], axis=1)
-    assert abs(spent.mean() - found.cost(k)) < 4 * spent.std() / math.sqrt(len(spent))
+    assert abs(spent.mean() - ours.cost(k)) < 4 * spent.std() / math.sqrt(len(spent))
 
 
-def test_without_a_feasible_trial_there_is_no_cost():
+def test_there_is_no_cost_without_feasible_trials():
     assert math.isnan(Outcome("ours", [], 5, METRICS, "error", spent=100).cost(3))
 
 
-def test_a_cost_by_hand():
-    pool = [trial(i, error=[0.5] * 3) for i in range(4)]  # 30 steps each, and two that broke off after 10 and 5
-    found = Outcome("ours", pool, 6, METRICS, "error", spent=4 * 30 + 10 + 5)
-    assert found.cost(4) == 135
-    assert found.cost(1) == pytest.approx(33.75)
+def test_the_cost_by_hand():
+    pool = [trial(i, error=[0.5] * 3) for i in range(4)]  # 30 steps each; two infeasible ones ended after 10 and 5
+    ours = Outcome("ours", pool, 6, METRICS, "error", spent=4 * 30 + 10 + 5)
+    assert ours.cost(4) == 135
+    assert ours.cost(1) == pytest.approx(33.75)
 
 
-def test_trials_read_earlier_cost_less():
+def test_reading_trials_at_an_earlier_step_costs_less():
     steps = np.array([10, 20, 40])
     curves = [Curve(steps, {"train_loss": np.array([3.0, 2.0, 1.0])}) for _ in range(4)]
     pool = [Trial(Point(i, {}, i), Status.FEASIBLE, curve, seconds=8.0) for i, curve in enumerate(curves)]
-    whole = Outcome("it", pool, 4, {"train_loss": Direction.MINIMIZE}, "train_loss")
+    whole = Outcome("ours", pool, 4, {"train_loss": Direction.MINIMIZE}, "train_loss")
     early = whole.at(step=25)
     assert (whole.seconds, early.seconds) == (8.0, 4.0)
     assert (whole.last(pool[0]), early.last(pool[0]), early.at(step=9).last(pool[0])) == (40, 20, 0)
     assert list(early.curve(pool[0]).steps) == [10, 20]
 
 
-@pytest.mark.parametrize(("way", "wrong"), [(Direction.MINIMIZE, 280), (Direction.MAXIMIZE, 1720)])
-def test_a_target_that_is_met_exactly_is_reached(way, wrong):
-    """Curves are float32, in which 280 / 2,000 is a little more than 0.14, and 0.86 a little more or less."""
-    value = np.array([wrong / 2000], np.float32)
+@pytest.mark.parametrize(("direction", "count"), [(Direction.MINIMIZE, 280), (Direction.MAXIMIZE, 1720)])
+def test_a_target_that_is_met_exactly_is_reached(direction, count):
+    """Curves are float32: 280 / 2,000 is slightly more than 0.14 there, and 0.86 is rounded as well."""
+    value = np.array([count / 2000], np.float32)
     trial = Trial(Point(0, {}, 0), Status.FEASIBLE, Curve(np.array([10]), {"m": value}))
-    it = Outcome("it", [trial], 1, {"m": way}, "m", Target("m", wrong / 2000))
-    assert it.steps_to_target(1).probability == 1
+    ours = Outcome("ours", [trial], 1, {"m": direction}, "m", Target("m", count / 2000))
+    assert ours.steps_to_target(1).probability == 1

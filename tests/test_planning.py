@@ -1,4 +1,4 @@
-"""Which optimizer with how many trials: against a loop over K, and budgets counted by hand."""
+"""Which optimizer to tune with how many trials, compared with a loop over K and with budgets worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from helpers import make_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +23,9 @@ STEPS = 100
 
 
 def outcome_of(
-    values: Sequence[float], name: str = "it", metric: str = "valid_error", seconds: float = 36.0, wasted: int = 0
+    values: Sequence[float], name: str = "ours", metric: str = "valid_error", seconds: float = 36.0, wasted: int = 0
 ) -> Outcome:
-    """A pool with these values; ``wasted``: steps of infeasible trials."""
+    """Return a pool with these values; ``wasted`` is the number of steps of infeasible trials."""
     curves = [Curve(np.array([STEPS]), {metric: np.array([value])}) for value in values]
     pool = [Trial(Point(i, {}, i), Status.FEASIBLE, curve, seconds=seconds) for i, curve in enumerate(curves)]
     return Outcome(name, pool, len(pool), METRICS, metric, spent=STEPS * len(pool) + wasted)
@@ -34,45 +35,46 @@ def outcomes_of(**pools: Sequence[float]) -> dict[str, Outcome]:
     return {name: outcome_of(values, name) for name, values in pools.items()}
 
 
-# With as many trials each
+# The same number of trials for all
 
 SURE = [0.3] * 10  # always the same
-LUCKY = [0.1] + [0.9] * 9  # one in ten
+LUCKY = [0.1] + [0.9] * 9  # one good trial in ten
 
 
-def test_the_sure_one_with_few_trials_and_the_lucky_one_with_many():
-    """0.1 + 0.8 × 0.9ᵏ < 0.3 from k = 14 on, had the pool as many."""
+def test_a_reliable_optimizer_with_few_trials_and_a_lucky_one_with_many():
+    """0.1 + 0.8 × 0.9ᵏ < 0.3 from k = 14 on."""
     pools = {"sure": [0.3] * 20, "lucky": [0.1, 0.1] + [0.9] * 18}
     first, last = plan(outcomes_of(**pools)).stretches
     assert (first.optimizer, first.first, first.last) == ("sure", 1, 13)
     assert (last.optimizer, last.first, last.last) == ("lucky", 14, 20)
-    # At its last, the one is better in 0.9¹³ of repetitions, the other in 1 − 0.9²⁰: neither clearly.
-    found = plan(outcomes_of(**pools))
-    assert found.sentences() == [
-        "With 13 trials or fewer, tune sure (with 13, not told apart from lucky);",
-        "from 14 on, lucky (with 20, not told apart from sure) (up to 20, the size of the pools).",
+    # At the end of its stretch, one wins 0.9¹³ of repetitions and the other 1 − 0.9²⁰, neither of them clearly.
+    advice = plan(outcomes_of(**pools))
+    assert advice.sentences() == [
+        "With 1 to 13 trials, tune sure (with 13 trials, not clearly different from lucky).",
+        "With 14 to 20 trials (the size of the pools), tune lucky (with 20 trials, not clearly different from sure).",
     ]
+    assert str(advice) == repr(advice) == "\n".join(advice.sentences())
 
 
-def test_one_that_is_mostly_beaten_and_better_on_average():
-    """b has the lower values but for one in twenty, which is so bad that with few trials its mean is the worse one."""
-    found = plan(outcomes_of(a=[0.5] * 20, b=[0.1] * 19 + [1e9])).stretches[0]
-    assert (found.optimizer, found.rivals, found.ahead) == ("a", [], ["b"])
-    assert found.named == "a (mostly beaten by b, but better on average)"
+def test_an_optimizer_that_mostly_loses_but_has_the_better_mean():
+    """b is better except for one trial in twenty, which is so bad that b has the worse mean with few trials."""
+    stretch = plan(outcomes_of(a=[0.5] * 20, b=[0.1] * 19 + [1e9])).stretches[0]
+    assert (stretch.optimizer, stretch.rivals, stretch.ahead) == ("a", [], ["b"])
+    assert stretch.recommendation.endswith("b wins more often but has the worse mean)")
 
 
-def test_trials_without_a_finite_value_do_not_decide():
+def test_trials_without_a_finite_value_do_not_count():
     for lost in (math.inf, math.nan):
         (only,) = plan(outcomes_of(a=[5.0] * 19 + [lost], b=[0.1] * 19 + [lost])).stretches
         assert (only.optimizer, only.rivals) == ("b", [])
 
 
-def test_one_that_is_always_ahead():
-    found = plan(outcomes_of(good=np.linspace(0.1, 0.2, 8), bad=np.linspace(0.3, 0.4, 8)))
-    (only,) = found.stretches
+def test_an_optimizer_that_is_always_ahead():
+    advice = plan(outcomes_of(good=np.linspace(0.1, 0.2, 8), bad=np.linspace(0.3, 0.4, 8)))
+    (only,) = advice.stretches
     assert (only.optimizer, only.first, only.last) == ("good", 1, 8)
-    assert found.sentences() == ["Tune good, with however many trials from 1 to 8."]
-    assert found.choices == []
+    assert advice.sentences() == ["With any number of trials from 1 to 8, tune good."]
+    assert advice.choices == []
 
 
 pools = st.lists(st.floats(0, 1), min_size=1, max_size=12)
@@ -80,39 +82,39 @@ pools = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 @settings(max_examples=60)
 @given(st.lists(pools, min_size=1, max_size=4), st.booleans())
-def test_stretches_are_those_of_a_loop_over_k(values, maximize):
+def test_stretches_agree_with_a_loop_over_k(values, maximize):
     metric, sign = ("accuracy", -1) if maximize else ("valid_error", 1)
-    outcomes = {str(i): outcome_of([sign * each for each in pool], str(i), metric) for i, pool in enumerate(values)}
-    found = plan(outcomes).stretches
+    outcomes = {str(i): outcome_of([sign * value for value in pool], str(i), metric) for i, pool in enumerate(values)}
+    stretches = plan(outcomes).stretches
     most = min(map(len, values))
-    assert [each.first for each in found] == [1, *(each.last + 1 for each in found[:-1])]
-    assert found[-1].last == most
-    assert all(a.optimizer != b.optimizer for a, b in itertools.pairwise(found))
-    for each in found:
-        for k in range(each.first, each.last + 1):
+    assert [stretch.first for stretch in stretches] == [1, *(stretch.last + 1 for stretch in stretches[:-1])]
+    assert stretches[-1].last == most
+    assert all(a.optimizer != b.optimizer for a, b in itertools.pairwise(stretches))
+    for stretch in stretches:
+        for k in range(stretch.first, stretch.last + 1):
             means = {str(i): lf.best_of(pool, k).mean for i, pool in enumerate(values)}
-            assert means[each.optimizer] == pytest.approx(min(means.values()), abs=1e-12)
+            assert means[stretch.optimizer] == pytest.approx(min(means.values()), abs=1e-12)
 
 
-def test_the_smallest_pool_ends_the_stretches():
-    found = plan(outcomes_of(a=[0.2] * 5, b=[0.3] * 50)).stretches
-    assert [each.last for each in found] == [5]
+def test_stretches_end_at_the_size_of_the_smallest_pool():
+    stretches = plan(outcomes_of(a=[0.2] * 5, b=[0.3] * 50)).stretches
+    assert [stretch.last for stretch in stretches] == [5]
 
 
-def test_large_pools_are_compared_at_some_k():
+def test_large_pools_are_compared_at_several_ks():
     values = np.random.default_rng(0).random(400)
-    found = plan(outcomes_of(wide=values, sure=np.full(400, 0.2))).stretches
-    assert [each.optimizer for each in found] == ["sure", "wide"]
+    stretches = plan(outcomes_of(wide=values, sure=np.full(400, 0.2))).stretches
+    assert [stretch.optimizer for stretch in stretches] == ["sure", "wide"]
     crossing = next(k for k in range(1, 400) if lf.best_of(values, k).mean < 0.2)
-    assert found[0].last < crossing <= found[1].first
-    assert (found[0].first, found[-1].last) == (1, 400)
+    assert stretches[0].last < crossing <= stretches[1].first
+    assert (stretches[0].first, stretches[-1].last) == (1, 400)
 
 
 # Within a budget
 
 
-def test_trials_that_fit_by_hand():
-    """36 s, a hundredth of an hour, each: 5 fit into 0.0599 hours; of the other, which takes 90 s, 2."""
+def test_how_many_trials_fit_by_hand():
+    """A trial takes 36 s, a hundredth of an hour, so 5 fit into 0.0599 hours; of those that take 90 s, 2 fit."""
     outcomes = {"quick": outcome_of(SURE, "quick"), "slow": outcome_of(LUCKY, "slow", seconds=90.0)}
     quick, slow = plan(outcomes, 0.0599).choices
     assert (quick.optimizer, quick.trials, quick.hours) == ("quick", 5, pytest.approx(0.01))
@@ -135,75 +137,92 @@ def test_trials_that_fit_by_hand():
         (1e308, 10, False),
     ],
 )
-def test_a_pool_is_all_there_is_to_draw_from(hours, trials, enough):
-    (found,) = plan({"it": outcome_of(LUCKY)}, hours).choices
-    assert (found.trials, found.enough) == (trials, enough)
-    assert found.expected == pytest.approx(0.1 + 0.8 * 0.9**trials) if trials else math.isnan(found.expected)
+def test_no_more_trials_are_planned_than_the_pool_has(hours, trials, enough):
+    (choice,) = plan({"ours": outcome_of(LUCKY)}, hours).choices
+    assert (choice.trials, choice.enough) == (trials, enough)
+    assert choice.expected == pytest.approx(0.1 + 0.8 * 0.9**trials) if trials else math.isnan(choice.expected)
 
 
-def test_infeasible_trials_cost_their_steps():
-    """Ten feasible trials of 100 steps, and 500 steps of infeasible ones: half as much again for each."""
+def test_infeasible_trials_cost_the_steps_they_ran():
+    """Ten feasible trials of 100 steps and 500 steps of infeasible ones: a feasible trial costs 1.5 times as much."""
     free, burdened = outcome_of(LUCKY, seconds=36.0), outcome_of(LUCKY, seconds=36.0, wasted=500)
-    (one,), (other,) = (plan({"it": each}, 0.0601).choices for each in (free, burdened))
-    assert (one.trials, one.hours) == (6, pytest.approx(0.01))
-    assert (other.trials, other.hours) == (4, pytest.approx(0.015))
+    (cheap,), (expensive,) = (plan({"ours": outcome}, 0.0601).choices for outcome in (free, burdened))
+    assert (cheap.trials, cheap.hours) == (6, pytest.approx(0.01))
+    assert (expensive.trials, expensive.hours) == (4, pytest.approx(0.015))
 
 
-def test_the_best_expected_comes_first_and_what_does_not_fit_last():
+def test_choices_are_sorted_by_expected_metric_and_those_that_do_not_fit_come_last():
     outcomes = {
         "late": outcome_of([0.01] * 10, "late", seconds=3600.0),
         "bad": outcome_of([0.5] * 10, "bad"),
         "good": outcome_of(SURE, "good"),
     }
-    found = plan(outcomes, 0.5)
-    assert [each.optimizer for each in found.choices] == ["good", "bad", "late"]
-    assert found.sentences()[1:] == [
-        "With 0.5 hours of this device:",
-        "  good: 30.00% expected, the best of 10 trials (36 s a trial, all of the pool; more trials would fit)",
-        "  bad: 50.00% expected, the best of 10 trials (36 s a trial, all of the pool; more trials would fit)",
-        "  late: not one trial (1 hours a trial)",
+    advice = plan(outcomes, 0.5)
+    assert [choice.optimizer for choice in advice.choices] == ["good", "bad", "late"]
+    assert advice.sentences()[1:] == [
+        "Within 0.5 hours on this device:",
+        "  good: expected valid_error 30.00% with 10 trials (36 s per trial; more would fit than the pool has)",
+        "  bad: expected valid_error 50.00% with 10 trials (36 s per trial; more would fit than the pool has)",
+        "  late: no trial fits (1 hours per trial)",
     ]
 
 
-def test_a_metric_that_goes_up():
+def test_a_maximized_metric():
     up = {
         "good": outcome_of([0.9] * 10, "good", "accuracy"),
         "wide": outcome_of([0.99] + [0.1] * 9, "wide", "accuracy"),
     }
-    found = plan(up, 0.0301)
-    assert found.select == "accuracy"
-    assert [each.optimizer for each in found.choices] == ["good", "wide"]
-    assert found.choices[1].expected == pytest.approx(0.99 - 0.89 * 0.9**3)
-    assert [each.optimizer for each in found.stretches] == ["good"]  # 0.99 − 0.89 × 0.9ᵏ > 0.9 from 22 on
+    advice = plan(up, 0.0301)
+    assert advice.select == "accuracy"
+    assert [choice.optimizer for choice in advice.choices] == ["good", "wide"]
+    assert advice.choices[1].expected == pytest.approx(0.99 - 0.89 * 0.9**3)
+    assert [stretch.optimizer for stretch in advice.stretches] == ["good"]  # 0.99 − 0.89 × 0.9ᵏ > 0.9 from k = 22 on
 
 
-def test_which_one_is_best_depends_on_the_budget():
-    """A sure one that takes long, and a lucky one that is quick."""
+def test_the_best_choice_depends_on_the_budget():
+    """A reliable optimizer that is slow and a lucky one that is fast."""
     outcomes = {"sure": outcome_of(SURE * 2, "sure", seconds=360.0), "lucky": outcome_of(LUCKY * 2, "lucky")}
     assert plan(outcomes, 0.05).choices[0].optimizer == "lucky"  # nothing else fits
     assert plan(outcomes, 0.11).choices[0].optimizer == "sure"
     assert plan(outcomes, 0.20).choices[0].optimizer == "lucky"
 
 
-# Nothing to plan with
+# Nothing to compare
 
 
-def test_without_a_feasible_trial_nothing_is_planned():
+def test_optimizers_without_feasible_trials_are_left_out():
     empty = Outcome("empty", [], 20, METRICS, "valid_error", spent=200)
-    found = plan({"empty": empty}, 1.0)
-    assert found == Plan("valid_error", [], [], 1.0, ["empty"])
-    assert found.sentences()[0] == "Of empty there is no trial to judge by."
-    beside = plan({"empty": empty, "it": outcome_of(SURE)}, 1.0)
-    assert [each.optimizer for each in beside.stretches] == ["it"]
-    assert [each.optimizer for each in beside.choices] == ["it"]
-    lost = plan({"nan": outcome_of([math.nan] * 10, "nan"), "it": outcome_of(SURE)}, 1.0)
-    assert [each.optimizer for each in lost.choices] == ["it"]
+    advice = plan({"empty": empty}, 1.0)
+    assert advice == Plan("valid_error", [], [], [], 1.0, ["empty"])
+    assert advice.sentences() == ["empty has no feasible trials."]
+    others = {"a": outcome_of(SURE, "a"), "b": outcome_of([0.5] * 10, "b")}
+    some = plan({"empty": empty, "nan": outcome_of([math.nan] * 10, "nan"), **others}, 1.0)
+    assert [choice.optimizer for choice in some.choices] == ["a", "b"]
+    assert [stretch.optimizer for stretch in some.stretches] == ["a"]
+    assert some.sentences()[:2] == [
+        "empty and nan have no feasible trials.",
+        "With any number of trials from 1 to 10, tune a.",
+    ]
+
+
+def test_a_single_optimizer_with_feasible_trials_is_not_recommended():
+    """There is nothing to compare it with, but its cost is known."""
+    empty = Outcome("adam", [], 20, METRICS, "valid_error", spent=200)
+    advice = plan({"sgd": outcome_of(SURE, "sgd"), "adam": empty})
+    assert advice.sentences() == ["Only sgd has feasible trials; run the other optimizers to compare them."]
+    alone = plan({"sgd": outcome_of(SURE, "sgd")}, 0.01)
+    assert alone.sentences() == [
+        "sgd is the only optimizer; there is nothing to compare it with.",
+        "Within 0.01 hours on this device:",
+        "  sgd: expected valid_error 30.00% with 1 trial (36 s per trial)",
+    ]
+    assert [stretch.optimizer for stretch in alone.stretches] == ["sgd"]
 
 
 def test_trials_that_took_no_time_all_fit():
-    (found,) = plan({"it": outcome_of(SURE, seconds=0.0)}, 1e-9).choices
-    assert found.trials == 10
-    assert found.hours == 0
+    (choice,) = plan({"ours": outcome_of(SURE, seconds=0.0)}, 1e-9).choices
+    assert choice.trials == 10
+    assert choice.hours == 0
 
 
 # In a comparison
@@ -211,20 +230,19 @@ def test_trials_that_took_no_time_all_fit():
 
 def test_a_comparison_plans_from_its_trials(made):
     optimizers = {name: {"rule": "sgd", "learning_rate": {"log": [low, 1.0]}} for name, low in (("a", 0.1), ("b", 0.2))}
-    content = {"workload": "quadratic", "steps": 4, "eval_interval": 2, "trials": 2, "pool": 10}
-    study = lf.Study(**content, optimizers=optimizers)
+    study = make_study(optimizers, pool=10)
     pools = {
         name: [{"train_loss": [9.0, value]} for value in values] for name, values in {"a": SURE, "b": LUCKY}.items()
     }
-    pools["b"] += [{"train_loss": [9.0]}] * 5  # infeasible, after half of their steps; they end the prefix
+    pools["b"] += [{"train_loss": [9.0]}] * 5  # infeasible after half of their steps
     pools["b"] = pools["b"][10:] + pools["b"][:10]
     comparison = made(study, pools, {"b": range(5)})
-    found = comparison.plan(gpu_hours=4.4 * 0.5 / 3600)  # at half a second a trial
-    a, b = found.choices
+    advice = comparison.plan(gpu_hours=4.4 * 0.5 / 3600)  # at 0.5 s per trial
+    a, b = advice.choices
     assert (a.optimizer, a.trials, a.hours * 3600) == ("a", 4, pytest.approx(0.5))
     assert (b.optimizer, b.trials, b.hours * 3600) == ("b", 3, pytest.approx(0.5 * 50 / 40))
     assert b.expected == pytest.approx(lf.best_of(LUCKY, 3).mean, rel=1e-6)
-    content = found.as_dict()
+    content = advice.as_dict()
     assert json.loads(json.dumps(content)) == content
     assert content["by_trials"] == [{"optimizer": "a", "first": 1, "last": 10, "rivals": ["b"], "ahead": []}]
-    assert [each["optimizer"] for each in content["within_budget"]] == ["a", "b"]
+    assert [choice["optimizer"] for choice in content["within_budget"]] == ["a", "b"]

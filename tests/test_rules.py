@@ -1,4 +1,4 @@
-"""The update rules against the paper's Table 1, transcribed here once more in plain numpy."""
+"""The update rules against the paper's Table 1, written out again in plain numpy, and optax's by name."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from levelfield.optax_signatures import (
     known_optimizers,
     optimizer_hyperparameters,
 )
+from levelfield.rules import get_rule
 from levelfield.schedules import schedule
 
 STEPS = 2_000
@@ -110,7 +111,7 @@ SCHEDULES = {
 
 
 def paper_rate(kind: str, steps: int, learning_rate: float, values: dict[str, float]) -> Callable[[int], float]:
-    """η_t: constant; linear to η_0 · factor over a share of the steps, then flat; cut after every so many steps."""
+    """η_t: constant; linear to η_0 · factor over a share of the steps, then flat; or cut at regular intervals."""
 
     def linear(t: int) -> float:
         end = values["decay_steps"] * steps
@@ -162,9 +163,9 @@ def _train(rule: str, kind: str, gradients, start, hyperparameters, decay):
 def trajectory(rule: str, kind: str, rows_of_gradients: np.ndarray, hyperparameters: dict) -> np.ndarray:
     """θ_1 … θ_T from θ_0 = 0, where a step cannot hide behind a large parameter."""
     start = tree(np.zeros(rows_of_gradients.shape[1]))
-    found = rows(_train(rule, kind, tree(rows_of_gradients), start, hyperparameters, SCHEDULES[kind]))
-    assert found.dtype == np.float64
-    return found
+    path = rows(_train(rule, kind, tree(rows_of_gradients), start, hyperparameters, SCHEDULES[kind]))
+    assert path.dtype == np.float64
+    return path
 
 
 def paper_trajectory(rule: str, kind: str, rows_of_gradients: np.ndarray, hyperparameters: dict) -> np.ndarray:
@@ -173,9 +174,9 @@ def paper_trajectory(rule: str, kind: str, rows_of_gradients: np.ndarray, hyperp
     return np.cumsum(list(PAPER[rule](rows_of_gradients, rate, **others)), axis=0)
 
 
-def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    """The largest, each component relative to how far it has come at most."""
-    return float(np.max(np.abs(found - expected) / np.maximum.accumulate(np.abs(expected), axis=0)))
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error, each component relative to the farthest that it has come."""
+    return float(np.max(np.abs(actual - expected) / np.maximum.accumulate(np.abs(expected), axis=0)))
 
 
 MOMENTUM = [
@@ -213,7 +214,7 @@ HYPERPARAMETERS = {
 
 
 def named(value) -> str:
-    return ",".join(f"{each:g}" for each in value.values()) if isinstance(value, dict) else value
+    return ",".join(f"{number:g}" for number in value.values()) if isinstance(value, dict) else value
 
 
 CASES = [(rule, values) for rule, settings in HYPERPARAMETERS.items() for values in settings]
@@ -223,28 +224,28 @@ CASES = [(rule, values) for rule, settings in HYPERPARAMETERS.items() for values
 @pytest.mark.parametrize(("rule", "hyperparameters"), CASES, ids=named)
 def test_a_rule_follows_table_1(rule, kind, hyperparameters):
     seen = gradients(STEPS)
-    found = trajectory(rule, kind, seen, hyperparameters)
-    assert relative_error(found, paper_trajectory(rule, kind, seen, hyperparameters)) <= 1e-12
+    path = trajectory(rule, kind, seen, hyperparameters)
+    assert relative_error(path, paper_trajectory(rule, kind, seen, hyperparameters)) <= 1e-12
 
 
 @pytest.mark.parametrize("rule", HYPERPARAMETERS)
-def test_the_transcriptions_tell_the_rules_apart(rule):
+def test_the_written_out_rules_differ(rule):
     """The bound of 1e-12 means something: every other rule with the same hyperparameters is far outside it."""
     seen, values = gradients(STEPS), HYPERPARAMETERS[rule][0]
-    found = trajectory(rule, "linear", seen, values)
+    path = trajectory(rule, "linear", seen, values)
     for other, settings in HYPERPARAMETERS.items():
         if other != rule and settings[0].keys() == values.keys():
-            assert relative_error(found, paper_trajectory(other, "linear", seen, values)) > 1e-2
+            assert relative_error(path, paper_trajectory(other, "linear", seen, values)) > 1e-2
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
-def test_a_schedule_gives_the_rate_of_every_step(kind):
+def test_a_schedule_returns_the_rate_at_every_step(kind):
     for learning_rate, steps in ((0.1, STEPS), (3.0, 17)):
         ours = schedule(kind, steps, {"learning_rate": learning_rate} | SCHEDULES[kind])
         theirs = paper_rate(kind, steps, learning_rate, SCHEDULES[kind])
-        found = [float(ours(t)) if callable(ours) else ours for t in range(0, steps, max(1, steps // 40))]
+        actual = [float(ours(t)) if callable(ours) else ours for t in range(0, steps, max(1, steps // 40))]
         expected = [theirs(t) for t in range(0, steps, max(1, steps // 40))]
-        np.testing.assert_allclose(found, expected, rtol=1e-13)
+        np.testing.assert_allclose(actual, expected, rtol=1e-13)
 
 
 def test_schedules_at_their_corners():
@@ -311,10 +312,10 @@ def test_adams_first_moment_is_remembered():
 
 @pytest.mark.parametrize(("rule", "hyperparameters", "expected"), TWO_STEPS, ids=[case[0] for case in TWO_STEPS])
 def test_the_rate_may_be_a_function_of_the_step_counted_from_zero(rule, hyperparameters, expected):
-    asked = hyperparameters | {"learning_rate": lambda step: jnp.where(step == 0, 0.1, 0.0)}
-    first, second = updates(lf.optimizer(rule, **asked), [2.0, -1.0])
+    scheduled = hyperparameters | {"learning_rate": lambda step: jnp.where(step == 0, 0.1, 0.0)}
+    first, second = updates(lf.optimizer(rule, **scheduled), [2.0, -1.0])
     assert first == pytest.approx(expected[0], rel=1e-14)
-    # Only RMSProp's and RMSterov's momentum has the rate inside.
+    # Only the momentum buffers of RMSProp and RMSterov contain the rate.
     carried = {"rmsprop": -0.1 / SQRT(3), "rmsterov": -0.05 / SQRT(3)}.get(rule, 0.0)
     assert second == pytest.approx(carried, rel=1e-14, abs=1e-17)
 
@@ -323,17 +324,17 @@ def test_the_rate_may_be_a_function_of_the_step_counted_from_zero(rule, hyperpar
 
 
 @pytest.mark.parametrize(("step", "ratio"), [(1, 0.03), (100, 0.31), (1000, 0.80)])
-def test_the_papers_adam_is_not_optaxs_where_epsilon_is_large(step, ratio):
-    """The paper adds ε before the bias correction, optax after it: √(1 − β₂^t) apart where ε ≫ √v."""
+def test_the_papers_adam_is_not_optaxs_if_epsilon_is_large(step, ratio):
+    """The paper adds ε before the bias correction, optax after it: they differ by √(1 − β₂^t) if ε ≫ √v."""
     seen = 1 + 0.5 * np.random.default_rng(0).random(step)
     ours = lf.optimizer("adam", learning_rate=1.0, beta1=0.9, beta2=0.999, epsilon=1e6)
     theirs = optax.adam(1.0, b1=0.9, b2=0.999, eps=1e6)
-    found = updates(ours, seen)[-1] / updates(theirs, seen)[-1]
-    assert found == pytest.approx(math.sqrt(1 - 0.999**step), rel=1e-4)
-    assert round(found, 2) == ratio
+    actual = updates(ours, seen)[-1] / updates(theirs, seen)[-1]
+    assert actual == pytest.approx(math.sqrt(1 - 0.999**step), rel=1e-4)
+    assert round(actual, 2) == ratio
 
 
-def test_the_papers_adam_is_optaxs_where_epsilon_is_nothing():
+def test_the_papers_adam_is_optaxs_if_epsilon_is_zero():
     seen = gradients(STEPS)[:, 0]
     ours = lf.optimizer("adam", learning_rate=1e-3, beta1=0.9, beta2=0.999, epsilon=0.0)
     np.testing.assert_allclose(updates(ours, seen), updates(optax.adam(1e-3, eps=0.0), seen), rtol=1e-9, atol=1e-15)
@@ -362,13 +363,13 @@ def test_momentum_and_nesterov_are_optaxs_sgd():
 def test_an_optax_optimizer_by_name_is_that_optimizer():
     settings = {"learning_rate": 1e-2, "b1": 0.8, "b2": 0.95, "eps": 1e-4, "weight_decay": 0.1}
     params, gradient = {"w": jnp.arange(3.0)}, {"w": jnp.array([1.0, -2.0, 0.5])}
-    found = []
+    steps = []
     for tx in (lf.optimizer("optax.adamw", **settings), optax.adamw(**settings)):
         updates, state = tx.update(gradient, tx.init(params), params)
         updates, _ = tx.update(gradient, state, optax.apply_updates(params, updates))
-        found.append(np.asarray(updates["w"]))
-    np.testing.assert_array_equal(*found)
-    assert np.all(found[0] != 0)
+        steps.append(np.asarray(updates["w"]))
+    np.testing.assert_array_equal(*steps)
+    assert np.all(steps[0] != 0)
 
 
 def test_an_optax_optimizer_keeps_optaxs_defaults():
@@ -405,7 +406,6 @@ def test_rules_and_schedules_load_no_jax():
 import sys
 import levelfield as lf
 from levelfield import rules, schedules
-table = {"learning_rate": {"log": [1e-3, 1e-1]}, "nesterov": True}
 assert rules.get_rule("optax.nadamw").hyperparameters["nesterov"].default is True
 rate = schedules.schedule("linear", 100, {"learning_rate": 1.0, "decay_steps": 0.5, "decay_factor": 0.0})
 assert rate(25) == 0.5
@@ -467,6 +467,61 @@ def test_an_object_can_be_passed_in_python():
     assert updates["b"] == 0
 
 
+# The groups in which a ladder tunes hyperparameters
+
+
+def groups(rule: str) -> dict[str, str]:
+    hyperparameters = get_rule(rule).hyperparameters
+    return {name: hyperparameter.group for name, hyperparameter in hyperparameters.items() if hyperparameter.group}
+
+
+def test_every_hyperparameter_of_the_paper_has_a_group():
+    expected = {"learning_rate": "learning rate", "epsilon": "epsilon"}
+    for rule in PAPER:
+        names = get_rule(rule).hyperparameters
+        assert groups(rule) == {name: expected.get(name, "momentum") for name in names}
+
+
+def test_other_rules_have_groups_by_the_names_of_their_hyperparameters():
+    assert groups("optax.adamw") == {
+        "learning_rate": "learning rate",
+        **dict.fromkeys(("b1", "b2"), "momentum"),
+        **dict.fromkeys(("eps", "eps_root"), "epsilon"),
+    }
+    assert groups("optax.rmsprop") == {
+        "learning_rate": "learning rate",
+        **dict.fromkeys(("decay", "momentum"), "momentum"),
+        "eps": "epsilon",
+    }
+
+
+def test_a_registered_rule_can_declare_its_groups():
+    hyperparameters = {
+        "learning_rate": lf.Hyperparameter(low=0.0),
+        "momentum": lf.Hyperparameter(0.0, 1.0, usual=0.9),
+        "softness": lf.Hyperparameter(low=0.0, usual=1.0, group="epsilon"),
+        "twist": lf.Hyperparameter(low=0.0, usual=0.5),
+    }
+    lf.register_rule("soft", lambda **_: None, hyperparameters)
+    assert groups("soft") == {"learning_rate": "learning rate", "momentum": "momentum", "softness": "epsilon"}
+    log = {"log": [1e-2, 1e0]}
+    table = {"learning_rate/softness": log, "momentum": {"uniform": [0.0, 0.9]}, "softness": log, "twist": log}
+    study = lf.Study(workload="quadratic", steps=2, trials=1, optimizers={"soft": table})
+    spaces = {name.split(" (")[1]: optimizer.space.spec() for name, optimizer in lf.ladder(study).optimizers.items()}
+    usual = {"momentum": 0.9, "softness": 1.0, "twist": 0.5}
+    assert spaces == {
+        "learning rate)": {"learning_rate": {"log": [1e-5, 1e-1]}} | usual,
+        "+ momentum)": {"learning_rate": {"log": [1e-5, 1e-1]}} | usual | {"momentum": {"uniform": [0.0, 0.9]}},
+        "+ epsilon)": table | {"twist": 0.5},
+        "everything)": table,
+    }
+
+
+def test_an_unknown_group_is_refused():
+    with pytest.raises(UnknownName, match="did you mean 'momentum'"):
+        lf.Hyperparameter(group="momentun")
+
+
 # The contract of every rule
 
 SENSIBLE = {
@@ -482,7 +537,7 @@ SENSIBLE = {
 
 
 @pytest.mark.parametrize("rule", SENSIBLE)
-def test_a_rule_minimises_a_quadratic(rule):
+def test_a_rule_minimizes_a_quadratic(rule):
     tx = lf.optimizer(rule, **SENSIBLE[rule])
     target = {"a": jnp.array([1.0, -2.0]), "b": jnp.array(3.0)}
     curvature = {"a": jnp.array([0.5, 5.0]), "b": jnp.array(1.0)}
@@ -525,10 +580,10 @@ def test_a_missing_hyperparameter_is_refused(rule):
 @pytest.mark.parametrize(
     ("rule", "unknown", "words"),
     [
-        ("adam", "epsilom", r"'epsilom'; did you mean 'epsilon'\?"),
-        ("adam", "momentum", "adam.*'momentum'.*beta1, beta2, epsilon"),
-        ("sgd", "momentum", "sgd.*'momentum'.*learning_rate"),
-        ("optax.adamw", "weight_decy", r"'weight_decy'; did you mean 'weight_decay'\?"),
+        ("adam", "epsilom", r"'epsilom' of adam; did you mean 'epsilon'\?"),
+        ("adam", "momentum", "'momentum' of adam.*beta1, beta2, epsilon"),
+        ("sgd", "momentum", "'momentum' of sgd.*learning_rate"),
+        ("optax.adamw", "weight_decy", r"'weight_decy' of optax.adamw; did you mean 'weight_decay'\?"),
     ],
 )
 def test_an_unknown_hyperparameter_is_refused(rule, unknown, words):
@@ -541,7 +596,7 @@ def test_an_unknown_hyperparameter_is_refused(rule, unknown, words):
     [
         ("adma", r"'adma'; did you mean 'adam'\?"),
         ("Adam", r"'Adam'; did you mean 'adam'\?"),
-        ("zzz", "known: adam.*rmsterov"),
+        ("zzz", "expected one of: adam.*rmsterov"),
         ("optax.adamv", r"'optax.adamv'; did you mean 'optax.adam"),
         ("optax.apply_updates", "'optax.apply_updates'"),
     ],

@@ -1,53 +1,19 @@
-"""Study files: read, written, identified by content, and refused in one clear line."""
+"""Studies: fields and defaults, identity by content, dry runs, and errors in one clear line."""
 
 from __future__ import annotations
 
 import copy
 import math
-import shutil
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from helpers import STUDY_FILE, make_study
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield import rules, user_code
 from levelfield.errors import SpaceError, StudyError, UnknownName, UsageError
-from levelfield.study import built_in_studies
 
-STUDY_FILE = """
-workload = "fashion_mini"
-steps = 10_000
-trials = 100        # K
-pool = 500          # N
-target = { metric = "valid_error", value = 0.066 }
-
-[schedule]          # tuned with every optimizer
-kind = "linear"
-decay_steps = { uniform = [0.5, 1.0] }      # × steps
-decay_factor = { choice = [1e-3, 1e-2, 1e-1] }
-
-[optimizers.momentum]
-learning_rate = { log = [1e-3, 1e-1] }
-one_minus_momentum = { log = [1e-3, 1e0] }
-
-[optimizers.adam]
-"learning_rate/epsilon" = { log = [1e-1, 1e1] }   # decoupled; rmsprop: "learning_rate/sqrt(epsilon)"
-one_minus_beta1 = { log = [1e-3, 1e0] }
-one_minus_beta2 = { log = [1e-4, 1e0] }
-epsilon = { log = [1e-6, 1e-2] }
-
-[optimizers.adam_default]
-rule = "adam"
-protocol = "learning rate only"
-learning_rate = { log = [1e-5, 1e-1] }
-beta1 = 0.9
-beta2 = 0.999
-epsilon = 1e-8
-"""
 LOG = {"log": [1e-3, 1e-1]}
 LINEAR = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": 0.1}
 
@@ -62,56 +28,17 @@ def from_file(**changes) -> lf.Study:
 
 def small(**changes) -> lf.Study:
     """A study of one optimizer, "ours"."""
-    content = {"workload": "quadratic", "steps": 100, "trials": 2, "pool": 4}
-    return lf.Study(**content | {"optimizers": {"ours": {"rule": "sgd", "learning_rate": LOG}}} | changes)
+    return make_study(**{"optimizers": {"ours": {"rule": "sgd", "learning_rate": LOG}}} | changes)
 
 
 def with_optimizer(study_changes: dict | None = None, **table) -> lf.Study:
     return small(optimizers={"ours": table}, **study_changes or {})
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.toml"
-    path.write_text(STUDY_FILE, "utf-8")
-    return path
+# Fields and defaults
 
 
-# Reading
-
-
-def test_the_study_file_of_the_documentation_is_read(path):
-    study = lf.load_study(path)
-    assert (study.workload, study.steps, study.trials, study.pool) == ("fashion_mini", 10_000, 100, 500)
-    assert (study.target.metric, study.target.value) == ("valid_error", 0.066)
-    assert list(study.optimizers) == ["momentum", "adam", "adam_default"]
-    adam, default = study.optimizer("adam"), study.optimizer("adam_default")
-    assert (adam.rule.name, adam.protocol, adam.schedule) == ("adam", "", "linear")
-    assert (default.rule.name, default.protocol) == ("adam", "learning rate only")
-    assert {one.key for one in adam.space.free} == {
-        "learning_rate/epsilon",
-        "one_minus_beta1",
-        "one_minus_beta2",
-        "epsilon",
-        "decay_steps",
-        "decay_factor",
-    }
-    assert {one.key for one in default.space.free} == {"learning_rate", "decay_steps", "decay_factor"}
-
-
-def test_a_study_takes_its_name_from_its_file_unless_it_has_one(path):
-    assert lf.load_study(path).name == "mine"
-    assert lf.load_study(str(path)).name == "mine"
-    path.write_text('name = "other"\n' + STUDY_FILE, "utf-8")
-    assert lf.load_study(path).name == "other"
-
-
-@pytest.mark.parametrize("name", built_in_studies())
-def test_every_built_in_study_loads_by_its_name(name):
-    assert lf.load_study(name).name == name
-
-
-def test_what_a_study_leaves_out_comes_from_its_workload():
+def test_defaults_come_from_the_workload():
     study = lf.Study(workload="fashion_mini", steps=10, trials=3, optimizers={"sgd": {"learning_rate": LOG}})
     assert (study.batch_size, study.eval_interval, study.select) == (64, 250, "valid_error")
     assert study.pool == study.trials == 3
@@ -119,7 +46,7 @@ def test_what_a_study_leaves_out_comes_from_its_workload():
     assert study.optimizer("sgd").schedule == "constant"
 
 
-def test_a_study_leaves_what_it_is_made_from_alone():
+def test_a_study_does_not_change_its_arguments():
     content = file_content()
     before = copy.deepcopy(content)
     lf.Study(**content)
@@ -137,8 +64,8 @@ def test_an_optimizer_named_after_its_rule_needs_no_rule():
 def schedule_of(own: dict | None, study_schedule: dict | None = None) -> tuple[str, dict]:
     table = {"rule": "sgd", "learning_rate": 0.1} | ({} if own is None else {"schedule": own})
     study = with_optimizer({"schedule": study_schedule} if study_schedule else {}, **table)
-    found = study.optimizer("ours")
-    return found.schedule, {key: spec for key, spec in found.space.spec().items() if key != "learning_rate"}
+    ours = study.optimizer("ours")
+    return ours.schedule, {key: spec for key, spec in ours.space.spec().items() if key != "learning_rate"}
 
 
 @pytest.mark.parametrize(
@@ -156,17 +83,19 @@ def schedule_of(own: dict | None, study_schedule: dict | None = None) -> tuple[s
         ),
     ],
 )
-def test_an_optimizers_own_schedule_adds_to_the_studys_or_replaces_another_kind(own, kind, values):
+def test_an_optimizers_schedule_refines_the_studys_or_replaces_another_kind(own, kind, values):
     assert schedule_of(own, LINEAR) == (kind, values)
 
 
-def test_an_optimizer_may_have_a_schedule_where_the_study_has_none():
+def test_an_optimizer_can_have_a_schedule_although_the_study_has_none():
     assert schedule_of(LINEAR) == ("linear", {"decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": 0.1})
     assert schedule_of(None) == ("constant", {})
 
 
-def test_a_schedules_value_among_the_optimizers_own_is_refused():
-    with pytest.raises(StudyError, match=r"ours: decay_factor is given twice.*keep"):
+def test_a_schedules_value_in_the_optimizers_table_is_rejected():
+    with pytest.raises(
+        StudyError, match=r"ours: decay_factor is given both in the optimizer's table and in its schedule; keep"
+    ):
         with_optimizer({"schedule": LINEAR}, rule="sgd", learning_rate=LOG, decay_factor=0.5)
 
 
@@ -182,12 +111,12 @@ def test_a_schedules_value_among_the_optimizers_own_is_refused():
         {"target": {"metric": "test_loss", "value": 1.0}},
         {"target": None},
         {"name": "another"},
-        {"description": "what it is about"},
+        {"description": "a description"},
         {"select": "valid_loss"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_what_does_not_define_trials_does_not_change_their_identity(changes, name):
+def test_fields_that_do_not_define_trials_do_not_change_their_identity(changes, name):
     assert from_file(**changes).identity(name) == from_file().identity(name)
 
 
@@ -205,8 +134,8 @@ def test_what_does_not_define_trials_does_not_change_their_identity(changes, nam
     ],
     ids=str,
 )
-def test_what_defines_trials_changes_their_identity(changes):
-    # The changed workload has the same batch size and interval: only its name differs.
+def test_fields_that_define_trials_change_their_identity(changes):
+    # The other workload has the same batch size and interval, so that only its name differs.
     before = from_file(batch_size=64, eval_interval=200)
     after = lf.Study(**file_content() | {"batch_size": 64, "eval_interval": 200} | changes)
     for name in before.optimizers:
@@ -242,7 +171,7 @@ def test_an_optimizers_rule_ranges_values_and_schedule_change_its_identity(chang
     assert with_optimizer({}, **ADAM | changes).identity("ours") != with_optimizer({}, **ADAM).identity("ours")
 
 
-def test_a_transformed_axis_is_another_search_than_the_plain_one():
+def test_a_transformed_axis_is_a_different_search_from_the_plain_one():
     plain = with_optimizer({}, **ADAM).identity("ours")
     one_minus = {key: spec for key, spec in ADAM.items() if key != "beta1"} | {"one_minus_beta1": 0.5}
     ratio = {key: spec for key, spec in ADAM.items() if key != "learning_rate"}
@@ -253,7 +182,7 @@ def test_a_transformed_axis_is_another_search_than_the_plain_one():
     )
 
 
-def test_an_optimizers_display_name_protocol_and_order_of_keys_do_not_change_its_identity():
+def test_an_optimizers_name_protocol_and_order_of_keys_do_not_change_its_identity():
     before = with_optimizer({}, **ADAM).identity("ours")
     assert small(optimizers={"adam": ADAM}).identity("adam") == before
     assert with_optimizer({}, **ADAM, protocol="everything").identity("ours") == before
@@ -262,17 +191,17 @@ def test_an_optimizers_display_name_protocol_and_order_of_keys_do_not_change_its
     assert small(optimizers=others).identity("ours") == before
 
 
-def test_a_schedule_means_the_same_wherever_it_is_written():
+def test_a_shared_schedule_equals_an_optimizers_own():
     own, shared = with_optimizer({}, **ADAM, schedule=LINEAR), with_optimizer({"schedule": LINEAR}, **ADAM)
     assert own.identity("ours") == shared.identity("ours")
 
 
-def test_defaults_written_out_do_not_change_identity():
-    assert small(batch_size=16, eval_interval=500, seed=0).identity("ours") == small().identity("ours")
+def test_explicit_defaults_do_not_change_identity():
+    assert small(batch_size=16, seed=0, search="quasirandom").identity("ours") == small().identity("ours")
 
 
 @pytest.mark.parametrize(
-    ("whole", "decimal"),
+    ("integer", "decimal"),
     [
         ({"epsilon": 1}, {"epsilon": 1.0}),
         ({"learning_rate": {"log": [1, 10]}}, {"learning_rate": {"log": [1.0, 10.0]}}),
@@ -280,124 +209,24 @@ def test_defaults_written_out_do_not_change_identity():
     ],
     ids=str,
 )
-def test_one_and_one_point_zero_are_the_same_value(whole, decimal):
-    assert with_optimizer({}, **ADAM | whole).identity("ours") == with_optimizer({}, **ADAM | decimal).identity("ours")
+def test_integers_and_floats_of_the_same_value_have_the_same_identity(integer, decimal):
+    assert with_optimizer({}, **ADAM | integer).identity("ours") == with_optimizer({}, **ADAM | decimal).identity(
+        "ours"
+    )
 
 
-@example(seeds=[2**53, 2**53 + 1])  # no two floats: an identity that rounds them mixes up two studies
+@example(seeds=[2**53, 2**53 + 1])  # as floats they would be equal, and two studies would be mixed up
 @given(seeds=st.lists(st.integers(0, 2**64), min_size=2, max_size=2, unique=True))
 @settings(deadline=None)
-def test_different_seeds_are_never_the_same_trials(seeds):
-    one, other = (small(seed=seed).identity("ours") for seed in seeds)
-    assert one != other
-
-
-# TOML in and out
-
-RATE = st.floats(1e-6, 1e3)
-FRACTIONS = st.floats(0.0, 0.999)
-
-
-def logs(low: float, high: float) -> st.SearchStrategy[dict]:
-    """A log range within [low, high]."""
-    split = math.sqrt(low * high)
-    ends = st.tuples(st.floats(low, split, exclude_max=True), st.floats(split, high))
-    return ends.map(lambda ends: {"log": list(ends)})
-
-
-def choices(values: st.SearchStrategy) -> st.SearchStrategy[dict]:
-    return st.lists(values, min_size=1, max_size=4, unique=True).map(lambda values: {"choice": values})
-
-
-def fractions(name: str) -> st.SearchStrategy[dict]:
-    """A table with one way to give a hyperparameter between 0 and 1."""
-    plain = st.one_of(FRACTIONS, choices(FRACTIONS), st.just({"uniform": [0.1, 0.9]}), st.just({"integer": [0, 1]}))
-    complement = st.one_of(st.floats(1e-3, 1.0), logs(1e-4, 1.0))
-    return st.one_of(plain.map(lambda spec: {name: spec}), complement.map(lambda spec: {f"one_minus_{name}": spec}))
-
-
-def merged(*tables: st.SearchStrategy[dict]) -> st.SearchStrategy[dict]:
-    return st.tuples(*tables).map(lambda tables: {key: spec for table in tables for key, spec in table.items()})
-
-
-POSITIVES = st.one_of(RATE, logs(1e-6, 1e3), choices(RATE))
-LEARNING_RATES = POSITIVES.map(lambda spec: {"learning_rate": spec})
-SCALED_RATES = st.tuples(
-    st.sampled_from(["learning_rate", "learning_rate/epsilon", "learning_rate/sqrt(epsilon)"]), POSITIVES, POSITIVES
-).map(lambda drawn: {drawn[0]: drawn[1], "epsilon": drawn[2]})
-RULES = st.one_of(
-    merged(st.just({"rule": "sgd"}), LEARNING_RATES),
-    merged(st.just({"rule": "nesterov"}), LEARNING_RATES, fractions("momentum")),
-    merged(st.just({"rule": "rmsprop"}), SCALED_RATES, fractions("momentum"), fractions("rho")),
-    merged(st.just({"rule": "adam"}), SCALED_RATES, fractions("beta1"), fractions("beta2")),
-    st.just({"rule": "optax.adamw", "learning_rate": LOG, "nesterov": True, "mu_dtype": "float32"}),
-)
-DECAYS = st.one_of(FRACTIONS, choices(FRACTIONS))
-SCHEDULES = st.one_of(
-    st.just({"kind": "constant"}),
-    DECAYS.map(lambda factor: LINEAR | {"decay_factor": factor}),
-    DECAYS.map(lambda factor: {"kind": "step", "decay_every": {"uniform": [0.1, 0.5]}, "decay_factor": factor}),
-)
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-# What the page's charts cannot look up: they begin their own names with @, and these every object of theirs has.
-IN_EVERY_OBJECT = ["__proto__", "constructor", "hasOwnProperty", "isPrototypeOf"]
-IN_EVERY_OBJECT += ["propertyIsEnumerable", "toLocaleString", "toString", "valueOf"]
-PLAIN = st.characters(exclude_categories=["C", "Z"], exclude_characters="@,/.")
-NAMES = st.text(PLAIN, min_size=1, max_size=20).filter(lambda name: name not in IN_EVERY_OBJECT)
-OPTIMIZERS = merged(
-    RULES,
-    st.one_of(st.just({}), SCHEDULES.map(lambda schedule: {"schedule": schedule})),
-    st.one_of(st.just({}), TEXT.map(lambda protocol: {"protocol": protocol})),
-)
-
-
-@st.composite
-def study_contents(draw: st.DrawFn) -> dict:
-    trials = draw(st.integers(1, 100))
-    content = {
-        "workload": draw(st.sampled_from(["fashion_mini", "quadratic"])),
-        "steps": draw(st.integers(1, 10**6)),
-        "trials": trials,
-        "pool": trials + draw(st.integers(0, 100)),
-        "optimizers": draw(st.dictionaries(NAMES, OPTIMIZERS, min_size=1, max_size=3)),
-    }
-    if draw(st.booleans()):
-        content["target"] = {"metric": "train_loss", "value": draw(st.floats(-1e6, 1e6))}
-    optional = {
-        "name": NAMES,
-        "description": TEXT,
-        "batch_size": st.integers(1, 512),
-        "eval_interval": st.integers(1, 512),
-        "select": st.just("train_loss"),
-        "seed": st.integers(0, 2**63),
-        "schedule": SCHEDULES,
-    }
-    return content | draw(st.fixed_dictionaries({}, optional=optional))
-
-
-@given(content=study_contents())
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_a_study_survives_being_written_and_read(content):
-    study = lf.Study(**content)
-    again = lf.Study(**tomllib.loads(study.to_toml()))
-    assert again.spec() == study.spec()
-    assert again.to_toml() == study.to_toml()
-    for name in study.optimizers:
-        assert again.identity(name) == study.identity(name)
-        assert again.optimizer(name) == study.optimizer(name)
-
-
-def test_the_documentations_study_survives_being_written_and_read(path):
-    study = lf.load_study(path)
-    written = path.with_name("mine.copy.toml")
-    written.write_text(study.to_toml(), "utf-8")
-    assert lf.load_study(written).spec() == study.spec()
+def test_different_seeds_never_have_the_same_identity(seeds):
+    first, second = (small(seed=seed).identity("ours") for seed in seeds)
+    assert first != second
 
 
 # replace and only
 
 
-def test_replace_changes_what_it_is_given_and_nothing_else():
+def test_replace_changes_only_the_named_fields():
     study = from_file()
     changed = study.replace(trials=7, steps=99, seed=None)
     assert changed.spec() == study.spec() | {"trials": 7, "steps": 99}
@@ -413,7 +242,7 @@ def test_replace_checks_the_study_again():
 
 def test_replacing_the_schedule_changes_every_optimizers_schedule():
     replaced = from_file().replace(schedule={"kind": "constant"})
-    assert {one.schedule for one in replaced.optimizers.values()} == {"constant"}
+    assert {optimizer.schedule for optimizer in replaced.optimizers.values()} == {"constant"}
     expected = from_file(schedule={"kind": "constant"})
     for name in expected.optimizers:
         assert replaced.identity(name) == expected.identity(name)
@@ -429,7 +258,7 @@ def test_only_keeps_the_named_optimizers_with_their_identity():
     assert len(study.optimizers) == 3
 
 
-def test_only_refuses_an_optimizer_the_study_does_not_have():
+def test_only_rejects_an_unknown_optimizer():
     with pytest.raises(UnknownName, match=r"'admm'.*did you mean 'adam'"):
         from_file().only(["admm"])
     with pytest.raises(StudyError, match="optimizers is empty"):
@@ -441,10 +270,10 @@ def test_a_study_cannot_be_changed_in_place():
         from_file().steps = 3
 
 
-# Refusals: one line that names what was given and what to do instead
+# Errors: one line that says what was expected, what was given and what to do
 
 
-def refusal(content: dict) -> str:
+def error_of(content: dict) -> str:
     with pytest.raises(UsageError) as error:
         lf.Study(**content)
     message = str(error.value)
@@ -456,7 +285,7 @@ def refusal(content: dict) -> str:
     ("changes", "words"),
     [
         ({"workload": "fashion_minni"}, ["workload", "'fashion_minni'", "did you mean 'fashion_mini'?"]),
-        ({"workload": "zzz"}, ["'zzz'", "known:", "fashion_mini", "quadratic"]),
+        ({"workload": "zzz"}, ["'zzz'", "expected one of:", "fashion_mini", "quadratic"]),
         ({"workload": 3}, ["workload = 3", "string"]),
         ({"sede": 3}, ["'sede'", "did you mean 'seed'?"]),
         ({"self": 3}, ["self"]),
@@ -465,18 +294,18 @@ def refusal(content: dict) -> str:
         ({"target": {"metric": "valid_eror", "value": 0.1}}, ["'valid_eror'", "did you mean 'valid_error'?"]),
         ({"target": {"value": 0.1}}, ["target.metric is missing"]),
         ({"target": {"metric": "valid_error"}}, ["target.value is missing"]),
-        ({"target": {"metric": "valid_error", "value": math.nan}}, ["target.value", "nan"]),
+        ({"target": {"metric": "valid_error", "value": math.nan}}, ["target.value = nan", "finite"]),
         ({"target": {"metric": "valid_error", "value": 0.1, "when": 3}}, ["target.when"]),
         ({"target": {"metrc": "valid_error", "value": 0.1}}, ["target.metrc", "did you mean 'metric'?"]),
-        ({"target": 0.066}, ["target = 0.066"]),
+        ({"target": 0.066}, ["target = 0.066", "expected a table"]),
         ({"trials": 501}, ["trials = 501", "pool = 500", "raise pool or lower trials"]),
-        ({"trials": 0}, ["trials = 0", "greater than or equal to 1"]),
-        ({"pool": -1}, ["pool = -1", "greater than or equal to 1"]),
-        ({"steps": 0}, ["steps = 0", "greater than or equal to 1"]),
-        ({"batch_size": 0}, ["batch_size = 0", "greater than or equal to 1"]),
-        ({"eval_interval": 0}, ["eval_interval = 0", "greater than or equal to 1"]),
-        ({"seed": -1}, ["seed = -1", "greater than or equal to 0"]),
-        ({"optimizers": {}}, ["optimizers is empty", "[optimizers.name]"]),
+        ({"trials": 0}, ["trials = 0", "expected an integer of at least 1"]),
+        ({"pool": -1}, ["pool = -1", "expected an integer of at least 1"]),
+        ({"steps": 0}, ["steps = 0", "expected an integer of at least 1"]),
+        ({"batch_size": 0}, ["batch_size = 0", "expected an integer of at least 1"]),
+        ({"eval_interval": 0}, ["eval_interval = 0", "expected an integer of at least 1"]),
+        ({"seed": -1}, ["seed = -1", "expected an integer of at least 0"]),
+        ({"optimizers": {}}, ["optimizers is empty", "[optimizers.NAME]"]),
         ({"optimizers": 3}, ["optimizers = 3"]),
         ({"optimizers": {"adam": 3}}, ["optimizers.adam", "3", "table"]),
         ({"schedule": "linear"}, ["schedule = 'linear'"]),
@@ -494,33 +323,33 @@ def refusal(content: dict) -> str:
     ],
     ids=str,
 )
-def test_a_bad_field_is_refused(changes, words):
-    message = refusal(file_content() | changes)
+def test_an_invalid_field_is_rejected(changes, words):
+    message = error_of(file_content() | changes)
     for word in words:
         assert word in message
 
 
 @pytest.mark.parametrize("field", ["steps", "trials", "pool", "batch_size", "eval_interval", "seed"])
-@pytest.mark.parametrize("value", [1.5, 10.0, "10", True, math.inf])
-def test_a_count_that_is_no_integer_is_refused(field, value):
-    message = refusal(file_content() | {field: value})
+@pytest.mark.parametrize("value", [1.5, "10", True, math.inf, math.nan])
+def test_a_count_that_is_not_an_integer_is_rejected(field, value):
+    message = error_of(file_content() | {field: value})
     assert message.startswith(f"{field} = {value!r}")
-    assert "integer" in message
+    assert "expected an integer" in message
 
 
 @pytest.mark.parametrize("field", ["workload", "steps", "trials", "optimizers"])
-def test_a_missing_field_is_named(field):
+def test_a_missing_field_is_reported(field):
     content = file_content()
     del content[field]
-    assert f"{field} is missing" in refusal(content)
+    assert f"{field} is missing" in error_of(content)
 
 
-@pytest.mark.parametrize(("field", "misspelt"), [("steps", "step"), ("trials", "trails"), ("workload", "worklaod")])
-def test_a_misspelt_field_is_named_though_the_right_one_is_missing(field, misspelt):
+@pytest.mark.parametrize(("field", "misspelled"), [("steps", "step"), ("trials", "trails"), ("workload", "worklaod")])
+def test_a_misspelled_field_is_reported_before_the_missing_one(field, misspelled):
     content = file_content()
-    content[misspelt] = content.pop(field)
-    message = refusal(content)
-    assert repr(misspelt) in message
+    content[misspelled] = content.pop(field)
+    message = error_of(content)
+    assert repr(misspelled) in message
     assert f"did you mean {field!r}?" in message
 
 
@@ -546,9 +375,9 @@ def test_a_misspelt_field_is_named_though_the_right_one_is_missing(field, misspe
         (ADAM | {"beta1": 1.5}, ["beta1", "1.5", "[0, 1]"]),
         (ADAM | {"beta1": {"uniform": [-0.5, 0.5]}}, ["beta1", "-0.5", "[0, 1]"]),
         (ADAM | {"learning_rate": -0.1}, ["learning_rate", "-0.1"]),
-        (ADAM | {"epsilon": {"log": [1e-2, 1e-6]}}, ["epsilon", "reversed", "low end comes first"]),
-        (ADAM | {"one_minus_beta1": 0.1}, ["beta1 is given twice", "keep one"]),
-        (ADAM | {"learning_rate/epsilon": LOG}, ["learning_rate is given twice", "keep one"]),
+        (ADAM | {"epsilon": {"log": [1e-2, 1e-6]}}, ["epsilon", "reversed", "expected [low, high]"]),
+        (ADAM | {"one_minus_beta1": 0.1}, ["beta1 is given twice", "remove one of them"]),
+        (ADAM | {"learning_rate/epsilon": LOG}, ["learning_rate is given twice", "remove one of them"]),
         (
             {"rule": "sgd", "learning_rate": {"choice": ["low", "high"]}},
             ["learning_rate", "'low'", "one optimizer for each value"],
@@ -567,15 +396,15 @@ def test_a_misspelt_field_is_named_though_the_right_one_is_missing(field, misspe
     ],
     ids=str,
 )
-def test_a_bad_optimizer_is_refused_by_name(table, words):
+def test_an_invalid_optimizer_is_rejected_by_name(table, words):
     content = {"workload": "quadratic", "steps": 10, "trials": 1, "optimizers": {"ours": table}}
-    message = refusal(content)
+    message = error_of(content)
     assert message.startswith("optimizers.ours: ")
     for word in words:
         assert word in message
 
 
-def test_a_ratio_cannot_keep_a_hyperparameter_below_its_bound():
+def test_a_ratio_of_a_bounded_hyperparameter_is_rejected():
     """momentum/rho up to 1.5 with rho up to 0.9 would take the momentum above 1."""
     fixed = {"learning_rate": 0.1, "epsilon": 1.0, "rho": {"uniform": [0.1, 0.9]}}
     with pytest.raises(SpaceError, match=r"momentum/rho: .* in \[0, 1\]; search momentum itself"):
@@ -583,7 +412,7 @@ def test_a_ratio_cannot_keep_a_hyperparameter_below_its_bound():
 
 
 @pytest.mark.parametrize("spec", [-1.0, {"uniform": [-1.0, 1.0]}, {"choice": [-1.0]}], ids=str)
-def test_a_ratio_that_makes_the_learning_rate_negative_is_refused(spec):
+def test_a_ratio_that_makes_the_learning_rate_negative_is_rejected(spec):
     table = {"rule": "adam", "learning_rate/epsilon": spec, "epsilon": 1.0, "beta1": 0.9, "beta2": 0.9}
     with pytest.raises(SpaceError, match="learning_rate/epsilon"):
         with_optimizer({}, **table)
@@ -592,68 +421,24 @@ def test_a_ratio_that_makes_the_learning_rate_negative_is_refused(spec):
 GRID = {"rule": "momentum", "learning_rate": {"choice": [0.1, 0.2]}, "momentum": {"integer": [0, 1]}}
 
 
-def test_a_grid_holds_choices_integers_and_values_only():
+def test_a_grid_has_only_choices_integers_and_fixed_values():
     assert with_optimizer({"search": "grid"}, **GRID).pool == 4
     with pytest.raises(SpaceError, match=r"ours: learning_rate is a range.*choice"):
         with_optimizer({"search": "grid"}, **GRID | {"learning_rate": LOG})
 
 
-def test_a_pool_larger_than_the_grid_is_refused():
+def test_a_pool_larger_than_the_grid_is_rejected():
     with pytest.raises(StudyError, match=r"ours: pool = 5 exceeds the grid's 4 points.*lower pool"):
         with_optimizer({"search": "grid", "pool": 5}, **GRID)
 
 
-def test_an_optimizer_that_is_asked_for_by_a_wrong_name_is_refused():
+def test_an_unknown_optimizer_is_rejected():
     for ask in (from_file().optimizer, from_file().identity, from_file().definition):
         with pytest.raises(UnknownName, match=r"'momentun'.*did you mean 'momentum'"):
             ask("momentun")
 
 
-# Refusals of files
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('workload = "fashion_mini"\nsteps = = 3\n', ["TOML", "line 2", "column 9"]),
-        ('workload = "fashion_mini\n', ["TOML", "line 1"]),
-        ("steps = 1\nsteps = 2\n", ["TOML", "line 2"]),
-        (STUDY_FILE.replace("log = [1e-6, 1e-2]", "log = [1e-2, 1e-6]"), ["optimizers.adam", "epsilon", "reversed"]),
-        (STUDY_FILE.replace("fashion_mini", "fashion_minni"), ["did you mean 'fashion_mini'?"]),
-        (STUDY_FILE.replace("trials = 100", "trials = 1_000"), ["trials = 1000", "pool = 500"]),
-        ("", ["workload is missing"]),
-    ],
-    ids=["two equals signs", "open string", "key twice", "reversed range", "workload", "K > N", "empty"],
-)
-def test_a_bad_file_is_refused_with_its_path_and_the_place(path, text, words):
-    path.write_text(text, "utf-8")
-    with pytest.raises(StudyError) as error:
-        lf.load_study(path)
-    message = str(error.value)
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    for word in words:
-        assert word in message
-
-
-def test_a_file_that_is_no_text_is_refused(path):
-    path.write_bytes(b'workload = "\xff\xfe"')
-    with pytest.raises(StudyError, match=r"mine\.toml.*UTF-8.*byte 12"):
-        lf.load_study(path)
-
-
-def test_a_file_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(StudyError, match=r"absent\.toml: no such file"):
-        lf.load_study(tmp_path / "absent.toml")
-
-
-@pytest.mark.parametrize("name", ["fashion_minni", "fashion-mini"])
-def test_an_unknown_built_in_study_gets_a_suggestion(name):
-    with pytest.raises(UnknownName, match=rf"study.*'{name}'; did you mean 'fashion_mini'"):
-        lf.load_study(name)
-
-
-# Studies in small
+# Dry runs
 
 
 def test_scaling_shrinks_steps_trials_and_pool_together():
@@ -664,39 +449,39 @@ def test_scaling_shrinks_steps_trials_and_pool_together():
     assert study.spec()["optimizers"] == small().spec()["optimizers"]
 
 
-def test_the_whole_of_a_study_is_the_study():
+def test_a_scale_of_1_changes_nothing():
     study = lf.load_study("fashion_mnist")
     assert study.scaled(1) is study
 
 
-def test_a_scaled_study_is_evaluated_as_often_or_a_few_times():
+def test_a_scaled_study_keeps_its_interval_or_is_evaluated_four_times():
     study = lf.load_study("fashion_mnist")  # 10,000 steps, evaluated every 500
     intervals = {factor: study.scaled(factor).eval_interval for factor in (0.9, 0.2, 0.1, 0.002)}
     assert intervals == {0.9: 500, 0.2: 500, 0.1: 250, 0.002: 5}
 
 
-def test_a_scaled_study_has_trials_of_its_own():
+def test_a_scaled_study_has_different_trials():
     study = small(steps=1000)
     (name, *_) = study.optimizers
     assert study.scaled(0.5).identity(name) != study.identity(name)
     assert study.scaled(1).identity(name) == study.identity(name)
 
 
-def test_a_scaled_study_survives_being_written_and_read():
+def test_a_scaled_study_is_written_and_read_unchanged():
     study = small(steps=1000).scaled(0.1)
     assert lf.Study(**tomllib.loads(study.to_toml())).spec() == study.spec()
 
 
 @pytest.mark.parametrize("factor", [0, -1, 1.5, float("nan")])
-def test_a_scale_that_is_no_share_is_refused(factor):
-    with pytest.raises(StudyError, match="scale"):
+def test_an_invalid_scale_is_rejected(factor):
+    with pytest.raises(StudyError, match=rf"scale = {factor:g}: expected a number above 0 and at most 1"):
         small().scaled(factor)
 
 
 # Corrections
 
 
-def test_a_correction_is_kept_beside_its_axis_and_defines_no_trial():
+def test_a_correction_is_kept_and_does_not_change_identity():
     plain = with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]})
     marked = with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected={"learning_rate": "printed 1e4"})
     (name,) = marked.optimizers
@@ -705,217 +490,67 @@ def test_a_correction_is_kept_beside_its_axis_and_defines_no_trial():
     assert marked.identity(name) == plain.identity(name)
 
 
-@pytest.mark.parametrize("corrected", [{"learning_rat": "a slip"}, {"epsilon": "no axis"}, "learning_rate"])
-def test_a_correction_of_nothing_is_refused(corrected):
-    with pytest.raises(lf.LevelfieldError, match=r"learning_rat|epsilon|no table"):
+@pytest.mark.parametrize("corrected", [{"learning_rat": "a misprint"}, {"epsilon": "not an axis"}, "learning_rate"])
+def test_a_correction_of_an_unknown_axis_is_rejected(corrected):
+    with pytest.raises(lf.LevelfieldError, match=r"'learning_rat'|'epsilon'|expected a table"):
         with_optimizer(rule="sgd", learning_rate={"log": [1e-2, 1e0]}, corrected=corrected)
 
 
-@pytest.mark.parametrize("about", [["smooth"], {"smooth": (0, 1)}])
-def test_what_says_nothing_of_hyperparameters_is_no_rule(about):
+@pytest.mark.parametrize("hyperparameters", [["smooth"], {"smooth": (0, 1)}])
+def test_a_rule_without_hyperparameter_records_is_rejected(hyperparameters):
     with pytest.raises(SpaceError, match=r"rule 'own': .*(mapping|Hyperparameter)"):
-        lf.register_rule("own", lambda **_: None, about)
+        lf.register_rule("own", lambda **_: None, hyperparameters)
 
 
 def test_a_rule_without_a_learning_rate_cannot_be_studied():
     lf.register_rule("own", lambda size: None, {"size": lf.Hyperparameter(low=0.0)})
-    with pytest.raises(StudyError, match="rule own takes no learning_rate"):
+    with pytest.raises(StudyError, match="rule own has no learning_rate"):
         with_optimizer(rule="own", size=0.1)
 
 
-def test_a_name_that_is_a_file_s_is_guessed(path, monkeypatch):
-    monkeypatch.chdir(path.parent)
-    with pytest.raises(StudyError, match=rf"did you mean the file {path.stem}\.toml\?"):
-        lf.load_study(path.stem)
-
-
 @pytest.mark.parametrize("name", ["", " adam", "a,b", "a\nb"])
-def test_names_of_optimizers_that_no_command_could_give_are_refused(name):
-    with pytest.raises(StudyError, match=r"optimizers\..*no command could name it"):
+def test_optimizer_names_that_the_command_line_cannot_write_are_rejected(name):
+    with pytest.raises(StudyError, match=r"optimizers\..*expected printable characters without commas"):
         lf.Study(workload="quadratic", steps=10, trials=1, optimizers={name: {"rule": "sgd", "learning_rate": 0.1}})
 
 
 @pytest.mark.parametrize("name", ["", "..", "../evil", "/tmp/evil", "a\nb", "."])
-def test_names_that_are_no_folder_s_are_refused(name):
-    with pytest.raises(StudyError, match=r"name = .*: results go into a folder of this name"):
+def test_study_names_that_are_not_folder_names_are_rejected(name):
+    with pytest.raises(StudyError, match=r"name = .*: expected a valid folder name"):
         small(name=name)
 
 
-def test_steps_that_cannot_be_counted_are_refused():
-    with pytest.raises(StudyError, match="steps = 3000000000"):
+def test_too_many_steps_are_rejected():
+    with pytest.raises(StudyError, match="steps = 3000000000: expected an integer below 2147483648"):
         small(steps=3_000_000_000)
 
 
-def test_a_mark_of_the_encoding_at_a_file_s_start_is_no_part_of_it(path):
-    study = lf.load_study(path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert lf.load_study(path).spec() == study.spec()
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString", "@metric", "sgd [fast]", "ε"])
+def test_an_optimizer_can_have_any_printable_name(name):
+    table = {"rule": "sgd", "learning_rate": LOG}
+    study = small(optimizers={name: table})
+    assert list(study.optimizers) == [name]
+    assert study.identity(name) == small(optimizers={"sgd": table}).identity("sgd")
+    assert list(lf.Study(**tomllib.loads(study.to_toml())).optimizers) == [name]
 
 
-def test_a_file_that_cannot_be_looked_at_is_refused():
-    with pytest.raises(StudyError, match="cannot be read"):
-        lf.load_study("x" * 5000 + ".toml")
+@pytest.mark.parametrize("field", ["steps", "trials", "pool", "batch_size", "eval_interval", "seed"])
+def test_a_float_without_a_fraction_is_an_integer(field):
+    study = small(**{"pool": 1000} | {field: 1e1 if field == "trials" else 1e3})
+    assert getattr(study, field) == (10 if field == "trials" else 1000)
+    assert type(getattr(study, field)) is int
+    assert study.identity("ours") == small(**{field: getattr(study, field), "pool": 1000}).identity("ours")
 
 
-@pytest.mark.parametrize("name", [*IN_EVERY_OBJECT, "@metric"])
-def test_names_that_the_charts_cannot_show_are_refused(name):
-    with pytest.raises(StudyError, match="charts keep this name"):
-        lf.Study(workload="quadratic", steps=10, trials=1, optimizers={name: {"rule": "sgd", "learning_rate": 0.1}})
+def test_a_target_can_be_a_record():
+    target = lf.Target("valid_error", 0.066)
+    assert from_file(target=target).spec() == from_file().spec()
+    assert from_file(target=None).replace(target=target).target == target
 
 
-# ---------------------------------------------------------------------------- code of one's own
-
-OWN = """
-import levelfield as lf
-from beside import rate
-
-lf.register_rule("own", lambda learning_rate: rate(learning_rate), {"learning_rate": lf.Hyperparameter(low=0.0)})
-"""
-OWN_STUDY = 'code = "own.py"\nworkload = "quadratic"\nsteps = 10\ntrials = 1\n[optimizers.own]\nlearning_rate = 0.1\n'
-
-
-@pytest.fixture
-def own(tmp_path) -> Path:
-    """A study file with code beside it, and a module beside that."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "beside.py").write_text("import optax\nrate = optax.sgd\n")
-    (folder / "own.py").write_text(OWN)
-    (folder / "study.toml").write_text(OWN_STUDY)
-    return folder / "study.toml"
-
-
-def test_a_studys_code_is_run_before_the_study_is_read(own):
-    study = lf.load_study(own)
-    assert study.optimizer("own").rule.name == "own"
-    rule = study.optimizer("own").rule
-    assert study.replace(steps=20).optimizer("own").rule is rule  # it is run once
-    assert lf.load_study(own).identity("own") == study.identity("own")
-    assert lf.Study(**study.spec()).identity("own") == study.identity("own")
-
-
-def test_code_that_has_changed_is_run_again(own):
-    study = lf.load_study(own)
-    (own.parent / "own.py").write_text(OWN.replace("low=0.0)}", "low=0.0)}, version=2"))
-    again = lf.load_study(own)
-    assert (study.optimizer("own").rule.version, again.optimizer("own").rule.version) == (1, 2)
-    assert again.identity("own") != study.identity("own")
-
-
-def test_code_is_run_again_once_a_module_beside_it_has_changed(own):
-    lf.load_study(own)
-    before = rules.get_rule("own").build(0.5)
-    (own.parent / "beside.py").write_text("import optax\nrate = lambda learning_rate: optax.sgd(2 * learning_rate)\n")
-    lf.load_study(own)
-    steps = [tx.update(1.0, tx.init(1.0))[0] for tx in (before, rules.get_rule("own").build(0.5))]
-    assert steps == [-0.5, -1.0]
-
-
-def test_each_code_has_the_modules_beside_it(own, tmp_path):
-    """Two folders with a module of the same name each; a module that is imported late is found, too."""
-    lf.load_study(own)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "beside.py").write_text("rate = 'the other'\n")
-    (other / "late.py").write_text("found = True\n")
-    (other / "own.py").write_text(
-        "import beside\nfound = beside.rate\ndef later():\n    import late\n    return late.found\n"
-    )
-    user_code.run_code(str(other / "own.py"))
-    (module,) = (each for name, each in sys.modules.items() if getattr(each, "__file__", "") == str(other / "own.py"))
-    assert module.found == "the other"
-    assert module.later()
-    assert rules.get_rule("own").build(0.5).init  # the first one's own are still its
-
-
-def test_trials_of_other_code_are_told(own, command, monkeypatch):
-    """Its digest is kept with each trial: what changed may not be told by the version."""
-    monkeypatch.chdir(own.parent)
-    code, out, err = command("compare", "study.toml")
-    assert code == 0, err
-    assert "other code" not in err
-    (own.parent / "beside.py").write_text("import optax\nrate = lambda learning_rate: optax.sgd(2 * learning_rate)\n")
-    code, out, err = command("compare", "study.toml", "--pool", "2")
-    assert code == 0, err
-    assert "own: stored trials were trained with other code" in err
-    assert "Its trials were trained with 2 versions of the study's own code" in out
-
-
-def test_code_may_run_its_own_study(own):
-    """As a script does that ends in a comparison."""
-    (own.parent / "own.py").write_text(OWN + "lf.compare(lf.load_study(__file__[:-6] + 'study.toml'), 'sqlite://')")
-    assert lf.load_study(own).optimizer("own")
-
-
-def test_code_that_was_interrupted_is_run_again(own):
-    wait = "import pathlib\nif not pathlib.Path(__file__).with_name('go').exists():\n    raise KeyboardInterrupt\n"
-    (own.parent / "own.py").write_text(wait + OWN)
-    with pytest.raises(KeyboardInterrupt):
-        lf.load_study(own)
-    (own.parent / "go").touch()
-    assert lf.load_study(own).optimizer("own")
-
-
-def test_code_may_be_mended_after_it_has_failed(own):
-    (own.parent / "own.py").write_text(OWN + "1 / 0")
-    with pytest.raises(StudyError, match="ZeroDivisionError"):
-        lf.load_study(own)
-    (own.parent / "own.py").write_text(OWN)
-    assert lf.load_study(own).optimizer("own")
-
-
-def test_two_files_cannot_register_the_same_name(own, tmp_path):
-    lf.load_study(own)
-    other = tmp_path / "other"
-    shutil.copytree(own.parent, other)
-    with pytest.raises(StudyError, match=r"rule 'own' is already registered by .*project/own\.py"):
-        lf.load_study(other / "study.toml")
-
-
-def test_a_study_with_code_can_be_written_anywhere(own, tmp_path):
-    study = lf.load_study(own)
-    elsewhere = tmp_path / "deep" / "down"
-    elsewhere.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(elsewhere)
-    (tmp_path / "link" / "new.toml").write_text(study.to_toml(tmp_path / "link"))
-    assert lf.load_study(elsewhere / "new.toml").code == study.code == str(own.parent / "own.py")
-    assert 'code = "own.py"' in study.to_toml()  # no path of this machine in a report
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (None, ["own.py", "no such file"]),
-        ("x = 1\nraise ValueError('no\\nluck')", ["own.py", "line 2", "ValueError: no luck"]),
-        ("x = (", ["own.py", "SyntaxError"]),
-        ("import nothing_of_this_name", ["own.py", "line 1", "nothing_of_this_name"]),
-        ("raise SystemExit(0)", ["own.py", "line 1", "SystemExit"]),
-        ("import levelfield as lf\nlf.register_rule('adam', None, {})", ["own.py", "adam"]),
-        ("", ["optimizers.own", "no rule is called 'own'"]),
-    ],
-)
-def test_code_that_fails_is_refused_in_one_line(own, code, words):
-    if code is None:
-        (own.parent / "own.py").unlink()
-    else:
-        (own.parent / "own.py").write_text(code)
-    with pytest.raises(StudyError) as caught:
-        lf.load_study(own)
-    assert "\n" not in str(caught.value)
-    for word in ["study.toml", *words]:
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize("code", ["3", "[]", "true"])
-def test_code_that_is_no_path_is_refused(own, code):
-    own.write_text(OWN_STUDY.replace('"own.py"', code))
-    with pytest.raises(StudyError, match="code"):
-        lf.load_study(own)
-
-
-def test_a_rule_of_another_version_has_trials_of_its_own(own):
-    study = lf.load_study(own)
-    rules.register_rule("own", lambda **_: None, {"learning_rate": lf.Hyperparameter(low=0.0)})
-    assert lf.load_study(own).identity("own") == study.identity("own")
-    rules.register_rule("own", lambda **_: None, {"learning_rate": lf.Hyperparameter(low=0.0)}, version=2)
-    assert lf.load_study(own).identity("own") != study.identity("own")
+def test_a_pool_that_was_never_given_follows_trials():
+    study = lf.Study(workload="quadratic", steps=10, trials=2, optimizers={"sgd": {"learning_rate": LOG}})
+    assert study.replace(trials=3).pool == 3
+    assert study.replace(pool=7).replace(trials=3).pool == 7
+    with pytest.raises(StudyError, match=r"trials = 5 exceeds pool = 4"):
+        small().replace(trials=5)

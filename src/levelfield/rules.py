@@ -253,7 +253,7 @@ def optimizer(name: str, **hyperparameters: Any) -> Any:
 
     >>> optimizer("adma", learning_rate=1e-3)
     Traceback (most recent call last):
-    levelfield.errors.UnknownName: no rule is called 'adma'; did you mean 'adam'?
+    levelfield.errors.UnknownName: unknown rule 'adma'; did you mean 'adam'?
     """
     rule = get_rule(name)
     rule.check_names(hyperparameters)

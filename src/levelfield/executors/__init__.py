@@ -1,19 +1,21 @@
-"""Executors by name."""
+"""Executors by name. Each is one file here that ends in ``EXECUTOR = ...``, a class that takes the number of slots."""
 
 from __future__ import annotations
+
+import importlib
+import pkgutil
 
 from levelfield.errors import UnknownName
 from levelfield.executors.base import Executor
 
 __all__ = ["EXECUTORS", "Executor", "get_executor"]
 
-EXECUTORS = ("local",)
+EXECUTORS = tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
 
 
 def get_executor(name: str, slots: int | None = None) -> Executor:
     """Return an executor by name. ``slots``: how many trials train side by side; None chooses the fastest number."""
     if name not in EXECUTORS:
         raise UnknownName.of("executor", name, EXECUTORS)
-    from levelfield.executors.local import LocalExecutor
-
-    return LocalExecutor(slots)
+    executor: Executor = importlib.import_module(f"levelfield.executors.{name}").EXECUTOR(slots)
+    return executor

@@ -206,3 +206,6 @@ def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Spe
     warm = stretches[1:] or stretches  # the first also warms up
     speed = sum(stretch.trial_steps for stretch in warm) / sum(stretch.seconds for stretch in warm)
     return Speed(speed, compilation)
+
+
+EXECUTOR = LocalExecutor

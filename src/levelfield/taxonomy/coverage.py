@@ -23,11 +23,11 @@ from levelfield.taxonomy.inclusions import Inclusion
 from levelfield.taxonomy.order import (
     Edge,
     Missing,
+    Places,
     column,
-    coordinates,
     inclusions,
     missing,
-    overshoot,
+    places_on,
     relevant_axes,
     sample,
     translated,
@@ -138,14 +138,10 @@ class _Images:
         general = study.optimizer(edge.general)
         opens = _opens(way, general.space)
         values = translated(study, edge.special, edge.general, way, points, opens)
-        self.axes = relevant_axes(general, values)
         shape = (len(points), *(len(value) for value in opens.values() if np.ndim(value)))  # × limit parameters
-        places = [coordinates(values, axis, shape) for axis in self.axes]
-        beyond = [
-            [overshoot(axis, place) for place in on_axis] for axis, on_axis in zip(self.axes, places, strict=True)
-        ]
+        all_places = [places_on(axis, values, shape) for axis in relevant_axes(general, values)]
         # What no range would hold counts as far, but not so far that it hides everything else.
-        far = np.minimum(beyond, _FAR).sum(0).reshape(len(points), -1)
+        far = np.sum([np.minimum(places.beyond, _FAR) for places in all_places], axis=0).reshape(len(points), -1)
         self.covered = far.min(1) == 0
         if way.limit:
             assert scale is not None
@@ -157,29 +153,31 @@ class _Images:
         self.distance = far.min(1).sum()
         # Of each point's images, the one that needs the least beyond the ranges.
         chosen = np.arange(len(points)) * far.shape[1] + far.argmin(1)
-        self.places = [[on_axis[i] for i in chosen] for on_axis in places]
-        self.beyond = [[on_axis[i] for i in chosen] for on_axis in beyond]
+        self.places = [
+            Places(places.axis, places.coordinates.ravel()[chosen], places.beyond.ravel()[chosen])
+            for places in all_places
+        ]
 
     def shortfalls(self) -> tuple[tuple[Shortfall, ...], tuple[str, ...]]:
         """Return the axes that are too short, and those that lack a value which no longer range would add."""
         short, lacking = [], []
-        for axis, places, beyond in zip(self.axes, self.places, self.beyond, strict=True):
-            if not any(beyond):
+        for places in self.places:
+            if not places.beyond.any():
                 continue
-            unknown = None in places or not all(map(math.isfinite, map(float, places)))
+            axis, coordinates = places.axis, places.coordinates.tolist()
+            unknown = None in coordinates or not all(map(math.isfinite, map(float, coordinates)))
             if not axis.dimension.free or isinstance(axis.dimension, Choice) or unknown:
                 lacking.append(axis.key)
                 continue
             ends = [float(end) for end in axis.dimension.ends]
-            needed = np.array(places, float)
-            low, high = min(ends[0], needed.min()), max(ends[1], needed.max())
+            low, high = min(ends[0], *map(float, coordinates)), max(ends[1], *map(float, coordinates))
             rounded = _round_log if isinstance(axis.dimension, Log) else _round_to_two_digits
             low = rounded(low, up=False) if low < ends[0] else low
             high = rounded(high, up=True) if high > ends[1] else high
             if low == 0 and isinstance(axis.dimension, Log):
                 lacking.append(axis.key)  # no log range reaches 0
             else:
-                short.append(Shortfall(axis.key, ends[0], ends[1], float(low), float(high)))
+                short.append(Shortfall(axis.key, ends[0], ends[1], low, high))
         return tuple(short), tuple(lacking)
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
@@ -106,6 +105,8 @@ def sample(space: Space, n: int) -> list[Hyperparameters]:
     """Return n quasi-random points of a space; a single one if nothing is free."""
     if not space.free:
         return [space.hyperparameters([])]
+    from scipy.stats import qmc  # takes a second to import
+
     return [space.hyperparameters(unit) for unit in qmc.Sobol(len(space.free), rng=0).random(n)]
 
 
@@ -142,13 +143,35 @@ def translated(
     return others | settled
 
 
-def coordinates(values: Mapping[str, Any], axis: Axis, shape: tuple[int, ...]) -> list[Value | None]:
-    """Return where the translated points lie on an axis, one after the other; None if the witness does not say."""
+@dataclass(frozen=True)
+class Places:
+    """Where translated points lie on an axis of the general optimizer's space."""
+
+    axis: Axis
+    coordinates: np.ndarray  # None if the witness does not say
+    beyond: np.ndarray  # how far they lie outside the axis, in lengths of its range; infinite if no range would help
+
+
+def places_on(axis: Axis, values: Mapping[str, Any], shape: tuple[int, ...]) -> Places:
+    """Return where the translated points lie on an axis. ``values`` broadcast to ``shape``."""
     names = [name for name in (axis.name, axis.divisor) if name]
-    if any(name not in values for name in names):
-        return [None] * math.prod(shape)
-    columns = [np.broadcast_to(np.asarray(values[name], object), shape).ravel() for name in names]
-    return [axis.coordinate(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+    coordinates: list[Value | None]
+    if all(name in values for name in names):
+        # Many values do not depend on all axes of the shape, and broadcasting afterwards is cheaper.
+        columns = np.broadcast_arrays(*(np.asarray(values[name], object) for name in names))
+        rows = zip(*(column.ravel() for column in columns), strict=True)
+        coordinates = [axis.coordinate(dict(zip(names, row, strict=True))) for row in rows]
+        inner = columns[0].shape
+    else:
+        coordinates, inner = [None], ()
+    beyond = [_overshoot(axis, coordinate) for coordinate in coordinates]
+    known = np.empty(len(coordinates), object)
+    known[:] = coordinates
+    return Places(
+        axis,
+        np.broadcast_to(known.reshape(inner), shape),
+        np.broadcast_to(np.array(beyond).reshape(inner), shape),
+    )
 
 
 def relevant_axes(optimizer: Optimizer, values: Mapping[str, Any]) -> list[Axis]:
@@ -157,7 +180,7 @@ def relevant_axes(optimizer: Optimizer, values: Mapping[str, Any]) -> list[Axis]
     return [axis for axis in optimizer.space if axis.name in values or axis.name not in schedule]
 
 
-def overshoot(axis: Axis, coordinate: Value | None) -> float:
+def _overshoot(axis: Axis, coordinate: Value | None) -> float:
     """Return how far outside an axis a coordinate lies, in lengths of its range; infinite if no range could hold it."""
     if coordinate is None:
         return math.inf
@@ -187,8 +210,7 @@ def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list
     for axis in general_optimizer.space:
         if axis.dimension.free or axis.name in open_names:
             continue
-        places = coordinates(values, axis, (len(points),))
-        if axis.name == limit or any(overshoot(axis, place) for place in places):
+        if axis.name == limit or places_on(axis, values, (len(points),)).beyond.any():
             obstacles.append(f"{axis.key} is fixed at {format_number(axis.dimension.ends[0])}")
     return obstacles + _left_out(study, general_optimizer, values, open_names)
 
@@ -237,11 +259,11 @@ def _outside(study: Study, special: str, general: str) -> str | None:
     for axis in relevant_axes(general_optimizer, values):
         if not axis.dimension.free:
             continue
-        places = coordinates(values, axis, (len(points),))
-        single = len(set(places)) == 1
-        if (free[0] == free[1] or single) and any(overshoot(axis, place) for place in places):
-            known = single and places[0] is not None
-            outside.append(f"{axis.key} = {format_number(places[0])}" if known else axis.key)
+        places = places_on(axis, values, (len(points),))
+        first, *others = set(places.coordinates.tolist())
+        if (free[0] == free[1] or not others) and places.beyond.any():
+            single = not others and first is not None
+            outside.append(f"{axis.key} = {format_number(first)}" if single else axis.key)
     if not outside:
         return None
     return f"{special}'s {join_words(outside)} leave{'s' if len(outside) == 1 else ''} {general}'s range"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,6 +68,8 @@ def verify(inclusion: Inclusion, seed: int = 0) -> Verification:
     limits = 10 ** (_DECADES if inclusion.towards else -_DECADES)
     opens = [inclusion.open | {inclusion.limit: limit} for limit in limits] if inclusion.limit else [inclusion.open]
     rules = get_rule(inclusion.special), get_rule(inclusion.general)
+    if inclusion.lifts and (error := _declaration_error(inclusion, points[:4])) > ROUNDING:
+        return Verification(inclusion, error)
 
     def errors(single: bool) -> np.ndarray:
         relative = deviations(*rules, inclusion.image, points, opens, gradients, rates, single=single)
@@ -86,6 +88,26 @@ def verify(inclusion: Inclusion, seed: int = 0) -> Verification:
         float(limits[stops]),
         float(single.min()),
     )
+
+
+def _declaration_error(inclusion: Inclusion, points: Sequence[Mapping[str, Any]]) -> float:
+    """Return how much values vary, relative to their size, that are declared constant at a constant learning rate.
+
+    A constant rate must have the same image as a function of the step that is constant.
+    """
+    largest = 0.0
+    for point in points:
+        if "learning_rate" not in point:
+            continue
+        rate = point["learning_rate"]
+        at_number = inclusion.image(point)
+        at_function = inclusion.image({**point, "learning_rate": lambda step, rate=rate: rate})
+        for name, value in at_function.items():
+            if callable(value) and not callable(at_number[name]):
+                values = np.array([value(step) for step in range(STEPS)], float)
+                error = np.abs(values - at_number[name]).max() / max(np.abs(values).max(), 1e-300)
+                largest = max(largest, float(error))
+    return largest
 
 
 def _order(errors: np.ndarray) -> float | None:
