@@ -135,7 +135,8 @@ def test_axes_show_short_numbers(opened, made):
     page = opened(made(study, {name: [equal] * 7 for name in LITTLE}))
     page.evaluate("window.page.showAll()")
     labels = page.evaluate("""() => window.page.charts.flatMap(chart =>
-        [...chart.place.querySelectorAll(".role-axis-label text")].map(text => [chart.panel.figure, text.textContent]))""")
+        [...chart.place.querySelectorAll(".role-axis-label text")].map(text =>
+            [chart.panel.figure, text.textContent]))""")
     assert len(labels) > 50
     assert [label for label in labels if len(label[1]) > len("train_error")] == []
     numbers = [label for label in labels if label[1][:1].isdigit()]

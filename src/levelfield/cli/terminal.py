@@ -69,7 +69,7 @@ def _print_table(results: Results, console: Console) -> None:
     """Print the outcome table; on a narrow terminal without borders, and with the long texts below it."""
     columns = shown_columns(results)
     table = _table(results, columns, wide=True)
-    without = [column for column in columns if column.key != "hyperparameters"]
+    without = [column for column in columns if not column.is_long]
     room = console.width - console.measure(_table(results, without, wide=True)).maximum
     if room >= _LEAST_WIDTH:
         console.print(table)
