@@ -99,7 +99,7 @@ def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
         heading = column.heading(results)
         label = Text(_lines(heading.main, heading.small))
         # On a narrow terminal a long name is folded before a number is cut.
-        foldable = column.key == "hyperparameters" or (column.key == "optimizer" and not wide)
+        foldable = column.is_long or (column.key == "optimizer" and not wide)
         table.add_column(
             label,
             justify="right" if column.is_number else "left",
