@@ -69,7 +69,7 @@ def _print_table(results: Results, console: Console) -> None:
     """Print the outcome table; on a narrow terminal without borders, and with the long texts below it."""
     columns = shown_columns(results)
     table = _table(results, columns, wide=True)
-    without = [column for column in columns if column.key != "hyperparameters"]
+    without = [column for column in columns if not column.is_long]
     room = console.width - console.measure(_table(results, without, wide=True)).maximum
     if room >= _LEAST_WIDTH:
         console.print(table)
@@ -99,7 +99,7 @@ def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
         heading = column.heading(results)
         label = Text(_lines(heading.main, heading.small))
         # On a narrow terminal a long name is folded before a number is cut.
-        foldable = column.key == "hyperparameters" or (column.key == "optimizer" and not wide)
+        foldable = column.is_long or (column.key == "optimizer" and not wide)
         table.add_column(
             label,
             justify="right" if column.is_number else "left",

@@ -83,7 +83,7 @@ class Chart {
     (await this.drawn)?.finalize();
     const spec = this.live ? fill(this.panel.spec, this.panel.slots, values) : this.panel.spec;
     this.drawnAs = drawnAs;
-    this.drawn = vegaEmbed(this.place, { ...spec, width: "container", datasets: { rows } },
+    this.drawn = vegaEmbed(this.place, { ...spec, width: "container", datasets: { ...spec.datasets, rows } },
       { actions: false, renderer: "svg", config: CONFIG, logLevel: 1 });
     const { view } = await this.drawn;
     this.live?.drawn?.(page, this.panel, view);

@@ -75,4 +75,4 @@ def _chart(name: str, color: str) -> Any:
     )
     others = base.transform_filter("!datum.best").mark_line(color=charts.GRAY, opacity=0.3, strokeWidth=1, clip=True)
     best = base.transform_filter("datum.best").mark_line(strokeWidth=3, point={"color": color}, clip=True, color=color)
-    return (others + best).properties(width=215, height=150, title=alt.Title(name, anchor="start", fontSize=12))
+    return (others + best).properties(width=215, height=150, title=charts.title(name))
