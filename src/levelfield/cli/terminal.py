@@ -21,7 +21,7 @@ from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
 from levelfield.report.narrative import followed_sentences, rerun_sentences, search_sentences, sentences
 from levelfield.taxonomy.verify import Verification
 
-_PIPE_WIDTH = 120  # a pipe has no width of its own
+_PIPE_WIDTH = 120  # of output to a pipe, which has no width
 _LEAST_WIDTH = 30  # of the column of hyperparameters; with less room, they go below the table
 _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
