@@ -191,7 +191,7 @@ def conditional(channel: Any, value: Any, otherwise: Any, **condition: str) -> A
 
 
 def step_axis(title: str) -> alt.X:
-    return alt.X("step:Q", title=title, axis=alt.Axis(format="~s", grid=False, tickCount=5))
+    return alt.X("step:Q", title=title, axis=alt.Axis(format=",.0f", grid=False, tickCount=5))
 
 
 def by_optimizer(names: Names, tooltip: Sequence[alt.Tooltip]) -> alt.Chart:
