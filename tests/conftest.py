@@ -145,3 +145,45 @@ def toy(cache_folder: Path, tmp_path: Path) -> Toy:
 @pytest.fixture(scope="session")
 def torch() -> Any:
     return pytest.importorskip("torch", reason="PyTorch is not installed; models are checked against it")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, without a network."""
+    from page_helpers import browser_path
+
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        path = browser_path(playwright.chromium.executable_path)
+        if path is None:
+            pytest.skip("no Chromium or Chrome on this machine")
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        running = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def opened(browser, tmp_path) -> Iterator[Callable[..., Any]]:
+    """Open the page of a path or a comparison. Any console message, and any request but the file's, is a failure."""
+    contexts, problems = [], []
+
+    def open_page(source: Path | Comparison, **options: Any) -> Any:
+        path = source if isinstance(source, Path) else source.write_report(tmp_path / f"{len(contexts)}.html")
+        context = browser.new_context(offline=True, **{"viewport": {"width": 1200, "height": 900}} | options)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(f"console {message.type}: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}") or dialog.dismiss())
+        page.on("request", lambda request: problems.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            page.wait_for_function("window.page")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []

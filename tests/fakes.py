@@ -1,4 +1,4 @@
-"""An executor that trains nothing: a formula says how each trial ends."""
+"""An executor that computes trials from a formula instead of training them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from levelfield.trial import Curve, Point, Progress, Status, Trial
 
 NOWHERE = {"devices": 1, "device": "none", "backend": "none", "precision": "none", "versions": {"levelfield": "0"}}
 
-Loss = Callable[[str, Point], float]  # of an optimizer at a point; an infinite loss makes the trial infeasible
+Loss = Callable[[str, Point], float]  # optimizer and point → final loss; infinity makes the trial infeasible
 
 
 class Interrupted(BaseException):
@@ -22,18 +22,18 @@ class Interrupted(BaseException):
 
 
 class FormulaExecutor:
-    """Trials whose last training loss is a formula. They finish in a random order and may be interrupted.
+    """Trials whose final training loss is a formula and is 9 before; they finish in random order.
 
-    ``stretches``: raise Interrupted after so many. The first evaluations of every trial have a loss of 9.
+    ``stretches``: how many stretches of training to yield before raising Interrupted.
     """
 
     def __init__(self, loss: Loss, *, slots: int = 1, seed: int = 0, stretches: int | None = None) -> None:
         self.loss, self.slots, self.stretches = loss, slots, stretches
         self.random = random.Random(seed)
-        self.asked: list[str] = []  # optimizers that it was to train
+        self.asked: list[str] = []  # optimizers that it was asked to train
         self.started: list[tuple[str, Point]] = []
         self.finished: list[tuple[str, int]] = []
-        self.trained: list[tuple[str, str, int]] = []  # study, optimizer, index
+        self.trained: list[tuple[str, str, int]] = []  # study, optimizer and index of each finished trial
 
     def check(self, study: lf.Study) -> None: ...
 

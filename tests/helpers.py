@@ -1,4 +1,4 @@
-"""What tests of several modules need: a tiny study, and where the repository is."""
+"""What tests of several modules need: a tiny study, a study file, and where things are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from typing import Any
 import levelfield as lf
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+FIXTURES = REPOSITORY / "tests/fixtures"
+
+# The studies of fixtures/old_store.sqlite, as arguments of a command.
+OLD_STUDIES = {
+    "wilson": ["wilson", "--pool", "8", "--trials", "4"],
+    "quadratic": ["quadratic", "--pool", "6", "--trials", "3", "--steps", "200", "--optimizers", "sgd,momentum,adam"],
+}
 
 SGD = {"rule": "sgd", "learning_rate": {"log": [1e-3, 1e-1]}}
 MOMENTUM = {

@@ -1,7 +1,8 @@
-"""The commands as a user meets them: results, exit codes, and one clear line for bad input."""
+"""The commands as users see them: results, exit codes, and one clear line for invalid input."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sqlite3
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import polars
 import pytest
 
+from levelfield.cli import app
+
+COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 SMALL = """
 workload = "quadratic"
 steps = 60
@@ -29,9 +33,8 @@ epsilon = { log = [1e-3, 1e0] }
 
 
 @pytest.fixture
-def cli(monkeypatch, command, tmp_path):
-    """Commands are run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def cli(command, tmp_path):
+    """Run commands in a folder with a small study."""
     (tmp_path / "small.toml").write_text(SMALL)
     return command
 
@@ -47,7 +50,7 @@ def test_compare_prints_a_table_and_sentences_and_writes_a_report(cli, tmp_path)
     assert "https://cdn" not in page
 
 
-def test_compare_again_trains_nothing_and_says_the_same(cli):
+def test_comparing_again_prints_the_same(cli):
     _, first, _ = cli("compare", "small.toml", "--json")
     before = json.loads(first)
     _, second, _ = cli("compare", "small.toml", "--json")
@@ -58,9 +61,9 @@ def test_compare_again_trains_nothing_and_says_the_same(cli):
 
 def test_options_override_the_study(cli):
     code, out, _ = cli("run", "small.toml", "--pool=3", "--trials=1", "--steps=40", "--optimizers=adam", "--json")
-    found = json.loads(out)
+    status = json.loads(out)
     assert code == 0
-    assert [(row["optimizer"], row["feasible"]) for row in found["optimizers"]] == [("adam", 3)]
+    assert [(row["optimizer"], row["feasible"]) for row in status["optimizers"]] == [("adam", 3)]
 
 
 def test_a_larger_pool_extends_the_smaller_one(cli):
@@ -74,16 +77,16 @@ def test_a_larger_pool_extends_the_smaller_one(cli):
     assert same.equals(before.drop("in_pool"))
 
 
-def test_status_tells_how_far_a_study_is(cli):
+def test_status_shows_the_progress_of_a_study(cli):
     cli("run", "small.toml", "--optimizers", "sgd")
     code, out, _ = cli("status", "small.toml", "--json")
-    found = json.loads(out)
+    status = json.loads(out)
     assert code == 0
-    assert found["complete"] is False
-    assert [row["feasible"] for row in found["optimizers"]] == [4, 0]
+    assert status["complete"] is False
+    assert [row["feasible"] for row in status["optimizers"]] == [4, 0]
 
 
-def test_report_of_an_unfinished_study_says_what_is_missing(cli):
+def test_the_report_of_an_unfinished_study_says_what_is_missing(cli):
     cli("run", "small.toml", "--optimizers", "sgd")
     code, out, _ = cli("report", "small.toml")
     assert code == 0
@@ -98,16 +101,16 @@ def test_report_writes_figures(cli, tmp_path):
     assert {"outcomes.pdf", "outcomes.svg", "outcomes.png", "curves.pdf", "hyperparameters-adam.pdf"} <= written
 
 
-def test_an_export_of_nothing_is_refused(cli):
+def test_an_empty_export_is_rejected(cli):
     cli("run", "small.toml")
     code, _, err = cli("export", "small.toml", "--seed", "99", "-o", "none.csv")
     assert code == 2
-    assert "no trial of this study, as given, is stored" in err
+    assert "the store has no trials of this study with these settings" in err
     assert not Path("none.csv").exists()
 
 
 @pytest.mark.parametrize("name", ["trials.csv", "trials.parquet"])
-def test_export_holds_every_trial(cli, name):
+def test_an_export_has_every_trial(cli, name):
     cli("run", "small.toml")
     assert cli("export", "small.toml", "-o", name)[0] == 0
     frame = polars.read_csv(name) if name.endswith("csv") else polars.read_parquet(name)
@@ -118,7 +121,7 @@ def test_export_holds_every_trial(cli, name):
     assert sorted(frame["step"].unique()) == [20, 40, 60]
 
 
-def test_check_says_what_a_study_costs(cli):
+def test_check_shows_the_cost_of_a_study(cli):
     code, out, _ = cli("check", "small.toml")
     assert code == 0
     assert "2 optimizers × 4 trials × 60 steps = 480 trial-steps" in out
@@ -135,7 +138,7 @@ def test_lists(cli, listing):
     assert len(json.loads(cli(listing, "--json")[1])) >= 4
 
 
-def test_data_sets_are_listed_with_what_is_here(cli, monkeypatch, tmp_path):
+def test_data_sets_are_listed_with_their_presence(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "nothing"))
     code, out, _ = cli("data", "list")
     assert code == 0
@@ -153,7 +156,7 @@ def test_data_sets_are_listed_with_what_is_here(cli, monkeypatch, tmp_path):
         (("compare", "quadratic", "--scale", "0"), "scale = 0"),
     ],
 )
-def test_missing_data_and_bad_scales_are_told_in_one_line(cli, monkeypatch, tmp_path, arguments, words):
+def test_missing_data_and_invalid_scales_are_reported_in_one_line(cli, monkeypatch, tmp_path, arguments, words):
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "nothing"))
     code, out, err = cli(*arguments)
     assert code == 2
@@ -163,17 +166,17 @@ def test_missing_data_and_bad_scales_are_told_in_one_line(cli, monkeypatch, tmp_
     assert not (tmp_path / "levelfield-out").exists()
 
 
-def test_a_study_without_its_data_can_be_checked(cli, monkeypatch, tmp_path):
-    """What needs the data is left out, and said."""
+def test_a_study_can_be_checked_without_its_data(cli, monkeypatch, tmp_path):
+    """What needs the data is left out, and the output says so."""
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path / "nothing"))
     code, out, _ = cli("check", "fashion_mnist")
     assert code == 0
     assert "trial-steps" in out
-    assert "not judged" in out
+    assert "not evaluated" in out
     assert "--gradient-scale" in out
 
 
-def test_a_scaled_study_says_so_everywhere(cli, tmp_path):
+def test_a_dry_run_is_labeled_everywhere(cli, tmp_path):
     code, out, _ = cli("compare", "small.toml", "--scale", "0.5")
     assert code == 0
     assert "small_0.5x" in out
@@ -186,29 +189,29 @@ def edited(old: str, new: str) -> str:
     return SMALL.replace(old, new)
 
 
-BAD_STUDIES = {
+INVALID_STUDIES = {
     "unknown workload": (edited('"quadratic"', '"quadratc"'), ["'quadratc'", "did you mean 'quadratic'?"]),
     "unknown rule": (edited("[optimizers.adam]", '[optimizers.adam]\nrule = "adma"'), ["'adma'", "'adam'"]),
     "unknown hyperparameter": (edited("beta2 =", "beta_2 ="), ["optimizers.adam", "'beta_2'", "'beta2'"]),
     "unknown field": (edited("steps =", "step ="), ["'step'", "'steps'"]),
     "fixed and ratio": (edited("beta2 =", "learning_rate = 0.1\nbeta2 ="), ["learning_rate", "twice"]),
     "reversed log": (edited("[1e-2, 1e0] }\n\n[opt", "[1e0, 1e-2] }\n\n[opt"), ["[1, 0.01]", "reversed"]),
-    "non-positive log": (edited("[1e-3, 1e0] }", "[0, 1e0] }"), ["epsilon", "[0, 1]", "positive"]),
+    "non-positive log": (edited("[1e-3, 1e0] }", "[0, 1e0] }"), ["epsilon", "[0, 1]", "expected positive numbers"]),
     "1-x outside": (
         edited("one_minus_beta1 = { log = [1e-2, 1e0] }", "one_minus_beta1 = { log = [1e-2, 1e1] }"),
         ["one_minus_beta1", "(0, 1]"],
     ),
     "K > N": (edited("trials = 2", "trials = 5"), ["trials = 5", "pool = 4"]),
-    "K < 1": (edited("trials = 2", "trials = 0"), ["trials = 0", "greater than or equal to 1"]),
+    "K < 1": (edited("trials = 2", "trials = 0"), ["trials = 0", "expected an integer of at least 1"]),
     "TOML": (edited("steps = 60", "steps = = 60"), ["line 3, column 9"]),
     "unknown metric": (edited('"train_loss"', '"train_los"'), ["'train_los'", "'train_loss'"]),
     "missing": (edited("beta2 = 0.99\n", ""), ["beta2 is missing", "adam"]),
 }
 
 
-@pytest.mark.parametrize("case", BAD_STUDIES)
-def test_a_bad_study_is_refused_in_one_line(cli, tmp_path, case):
-    text, words = BAD_STUDIES[case]
+@pytest.mark.parametrize("case", INVALID_STUDIES)
+def test_an_invalid_study_is_rejected_in_one_line(cli, tmp_path, case):
+    text, words = INVALID_STUDIES[case]
     Path("bad.toml").write_text(text)
     before = set(tmp_path.rglob("*"))
     code, out, err = cli("compare", "bad.toml")
@@ -227,19 +230,19 @@ def test_a_bad_study_is_refused_in_one_line(cli, tmp_path, case):
         (["compare", "nowhere.toml"], ["nowhere.toml", "no such file"]),
         (["compare", "small.toml", "--optimizers", "adm"], ["'adm'", "'adam'"]),
         (["compare", "small.toml", "--trails", "3"], ["--trails", "--trials"]),
-        (["compare", "small.toml", "--trials", "many"], ["--trials"]),
+        (["compare", "small.toml", "--trials", "many"], ["--trials", "expected an integer, got 'many'"]),
         (["compare", "small.toml", "--trials", "9"], ["trials = 9", "pool = 4"]),
         (["compare", "small.toml", "--slots", "none"], ["--slots none", "auto"]),
         (["compare", "small.toml", "--executor", "locl"], ["'locl'", "'local'"]),
         (["compare", "small.toml", "--store", "mysql://x/y"], ["mysql://", "postgresql://"]),
-        (["compare", "small.toml", "--store", "small.toml"], ["small.toml", "not a database"]),
+        (["compare", "small.toml", "--store", "small.toml"], ["small.toml", "file is not a database"]),
         (["compare", "small.toml", "--store", "small.toml/trials.db"], ["small.toml"]),
         (["compre"], ["'compre'", "'compare'"]),
         (["status", "small.toml"], ["no such store"]),
         (["export", "small.toml", "-o", "trials.xlsx"], [".xlsx", ".parquet"]),
     ],
 )
-def test_a_bad_command_line_is_refused_in_one_line(cli, tmp_path, arguments, words):
+def test_an_invalid_command_line_is_rejected_in_one_line(cli, tmp_path, arguments, words):
     before = set(tmp_path.rglob("*"))
     code, out, err = cli(*arguments)
     assert code == 2
@@ -250,7 +253,7 @@ def test_a_bad_command_line_is_refused_in_one_line(cli, tmp_path, arguments, wor
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_a_store_of_a_newer_schema_is_refused(cli):
+def test_a_store_with_a_newer_schema_is_rejected(cli):
     cli("run", "small.toml", "--store", "trials.db")
     with sqlite3.connect("trials.db") as connection:
         connection.execute("UPDATE levelfield SET value = '99'")
@@ -260,18 +263,17 @@ def test_a_store_of_a_newer_schema_is_refused(cli):
     assert "upgrade" in err
 
 
-def test_all_trials_infeasible_stops_and_names_the_space(cli):
+def test_an_infeasible_space_is_reported_after_the_others_have_run(cli):
     Path("hot.toml").write_text(edited("learning_rate = { log = [1e-2, 1e0] }", "learning_rate = { log = [1e8, 1e9] }"))
     code, out, err = cli("compare", "hot.toml", "--steps", "100")
     assert code == 1
-    assert "sgd: 0 of 20 trials are feasible" in err
+    assert "sgd: only 0 of 20 trials are feasible" in err
     assert "learning_rate" in err
     assert "adam" in out
 
 
-def test_names_in_brackets_are_shown_as_they_are(command, monkeypatch, tmp_path):
-    """rich would take them for markup, or stumble over them."""
-    monkeypatch.chdir(tmp_path)
+def test_names_with_brackets_are_shown_unchanged(command):
+    """rich would take them for markup."""
     Path("odd.toml").write_text(
         'name = "[b]odd"\nworkload = "quadratic"\nsteps = 4\ntrials = 1\n'
         '[optimizers."sgd [fast]"]\nrule = "sgd"\nlearning_rate = 0.1\n'
@@ -283,3 +285,57 @@ def test_names_in_brackets_are_shown_as_they_are(command, monkeypatch, tmp_path)
         assert "sgd [fast]" in shown
         assert "mom [/b]" in shown
     assert "[b]odd: best of 1 trial by train_loss" in out
+
+
+def test_version(command):
+    code, out, _ = command("--version")
+    assert code == 0
+    assert out == f"levelfield {importlib.metadata.version('levelfield')}\n"
+
+
+def test_steps_in_scientific_notation(cli):
+    code, out, _ = cli("check", "small.toml", "--steps", "1e3")
+    assert code == 0
+    assert "1,000 steps" in out
+    code, _, err = cli("check", "small.toml", "--steps", "1.5")
+    assert code == 2
+    assert "expected an integer, got '1.5'" in err
+
+
+def test_trials_without_a_pool(cli):
+    """The pool follows the trials unless the file has one."""
+    Path("no_pool.toml").write_text(edited("pool = 4\n", ""))
+    code, out, err = cli("check", "no_pool.toml", "--trials", "3")
+    assert code == 0, err
+    assert "2 optimizers × 3 trials × 60 steps" in out
+
+
+def test_a_measured_time_includes_compilation(cli):
+    code, out, _ = cli("check", "small.toml", "--measure", "--json")
+    assert code == 0
+    facts = json.loads(out)
+    training = facts["trial_steps"] / facts["trial_steps_per_second"]
+    assert facts["compilation_seconds"] > 0
+    assert 3600 * facts["hours"] == pytest.approx(training + facts["compilation_seconds"])
+    assert "of it compilation)" in cli("check", "small.toml", "--measure")[1]
+
+
+@pytest.mark.parametrize("command_name", [None, "data", "data get", *sorted(COMMANDS)])
+def test_help(command, command_name):
+    code, out, _ = command(*(command_name or "").split(), "--help")
+    assert code == 0
+    assert "--help" in out
+    assert "None" not in out
+
+
+def test_odd_names_are_compared_and_reported(command, tmp_path):
+    """The page's scripts must not take them for their own names."""
+    tables = "".join(
+        f'[optimizers."{name}"]\nrule = "sgd"\nlearning_rate = {{ log = [1e-2, 1e0] }}\n'
+        for name in ("constructor", "__proto__", "@metric")
+    )
+    Path("odd.toml").write_text(f'workload = "quadratic"\nsteps = 4\ntrials = 2\n{tables}')
+    code, out, err = command("compare", "odd.toml", "--json")
+    assert code == 0, err
+    assert [row["optimizer"] for row in json.loads(out)["rows"]] == ["constructor", "__proto__", "@metric"]
+    assert "__proto__" in (tmp_path / "levelfield-out/odd/report.html").read_text("utf-8")

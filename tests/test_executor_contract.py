@@ -1,4 +1,4 @@
-"""The contract of executors (levelfield.executors.base): every executor must pass it, the tests' own included."""
+"""The contract of executors (levelfield.executors.base), which every executor must pass, including the fake one."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def train(executor: Executor, optimizer: str, handed_out: list[Point]) -> list[T
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
-def test_every_point_is_reported_exactly_once_with_itself(factory, slots):
+def test_every_point_is_reported_exactly_once(factory, slots):
     handed_out = points(5, "sgd")
     trials = train(factory(slots), "sgd", handed_out)
     assert sorted((trial.point for trial in trials), key=lambda point: point.index) == handed_out
 
 
-def test_curves_have_every_metric_and_end_where_they_should(factory):
+def test_curves_have_every_metric_up_to_the_end_of_their_trial(factory):
     trials = train(factory(2), "sgd", points(8, "sgd"))
-    assert {trial.status for trial in trials} == {Status.FEASIBLE, Status.INFEASIBLE}  # the test sees both
+    assert {trial.status for trial in trials} == {Status.FEASIBLE, Status.INFEASIBLE}  # the test covers both
     for trial in trials:
         assert trial.curve.values.keys() == get_workload(STUDY.workload).metrics.keys()
         steps, losses = trial.curve.steps.tolist(), trial.curve.values["train_loss"]
@@ -91,7 +91,7 @@ def test_a_trial_depends_on_neither_its_neighbors_nor_their_order(factory):
             )
 
 
-def test_a_point_may_come_after_there_was_none(factory):
+def test_take_can_return_a_point_after_none(factory):
     """A trial that ends infeasible makes the pool need one more point."""
     first, second = points(2, "momentum")
     reported: list[Trial] = []
@@ -118,11 +118,11 @@ def test_training_can_be_closed_at_any_time(factory):
     progress.close()
 
 
-def test_nothing_is_trained_where_nothing_is_handed_out(factory):
+def test_without_points_nothing_is_trained(factory):
     assert train(factory(2), "sgd", []) == []
 
 
-def test_it_checks_a_study_and_says_where_it_trains(factory):
+def test_an_executor_checks_a_study_and_has_provenance(factory):
     executor = factory(1)
     executor.check(STUDY)
     provenance = executor.provenance()

@@ -1,4 +1,4 @@
-"""A run that is killed or interrupted loses nothing it finished, and ends with the pool it would have had."""
+"""A run that is killed or interrupted loses no finished trial, and ends with the same pool."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import levelfield as lf
+from levelfield.trial import Trial
 
 STUDY = """
 workload = "wilson"
@@ -24,7 +25,7 @@ trials = 4
 pool = 16
 
 [optimizers.sgd]
-learning_rate = { log = [1e-2, 1e1] }  # the upper part diverges
+learning_rate = { log = [1e-2, 1e1] }  # diverges at the upper end
 
 [optimizers.adam]
 learning_rate = { log = [1e-3, 1e0] }
@@ -60,7 +61,7 @@ def wait_for(folder: Path, trials: int, process: subprocess.Popen[bytes]) -> Non
         time.sleep(0.01)
 
 
-def pool(folder: Path) -> dict[tuple[str, int], lf.Outcome]:
+def pool(folder: Path) -> dict[tuple[str, int], Trial]:
     study = lf.load_study(folder / "study.toml")
     with lf.Store.open(folder / "trials.db", create=False) as store:
         comparison = lf.Comparison.load(study, store)
@@ -75,30 +76,30 @@ def folders(tmp_path):
     return tmp_path / "whole", tmp_path / "killed"
 
 
-def test_killed_at_random_and_resumed_gives_the_same_pool(folders):
+def test_a_killed_and_resumed_run_has_the_same_pool(folders):
     whole, killed = folders
     assert start(whole).wait(timeout=120) == 0
     expected = pool(whole)
     assert {trial.status for trial in expected.values()} == {"feasible", "infeasible"}
 
-    chance = random.Random(0)
+    generator = random.Random(0)
     kills, code = 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
         before = stored(killed)
         process = start(killed)
         if kills < 5:
-            wait_for(killed, before + chance.randint(1, 5), process)
-            time.sleep(chance.uniform(0, 0.1))
+            wait_for(killed, before + generator.randint(1, 5), process)
+            time.sleep(generator.uniform(0, 0.1))
             process.send_signal(signal.SIGKILL)
         code = process.wait(timeout=120)
         kills += code == -signal.SIGKILL
         assert stored(killed) >= before
     assert code == 0
-    assert kills >= 3, "too fast to be killed: the test shows nothing"
+    assert kills >= 3, "the run is too fast to be killed, so the test shows nothing"
 
-    found = pool(killed)
-    assert found.keys() == expected.keys()
-    for key, trial in found.items():
+    resumed = pool(killed)
+    assert resumed.keys() == expected.keys()
+    for key, trial in resumed.items():
         other = expected[key]
         assert trial.point == other.point
         assert trial.status == other.status
@@ -107,7 +108,7 @@ def test_killed_at_random_and_resumed_gives_the_same_pool(folders):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_interrupted_saves_says_how_to_go_on_and_exits_130(folders, ending):
+def test_an_interrupted_run_says_how_to_resume_and_exits_with_130(folders, ending):
     _, folder = folders
     process = start(folder)
     wait_for(folder, 2, process)
@@ -116,6 +117,7 @@ def test_interrupted_saves_says_how_to_go_on_and_exits_130(folders, ending):
     err = (folder / "stderr").read_text()
     assert code == 130, err
     last = err.strip().splitlines()[-1]
-    assert "saved" in last
+    assert last.startswith("levelfield: Interrupted; ")
+    assert "saved in trials.db. Resume with: " in last
     assert "levelfield run study.toml --store trials.db" in last
     assert stored(folder) >= 2

@@ -193,6 +193,12 @@ def test_an_unknown_metric_is_refused_with_a_suggestion():
             call()
 
 
+def test_an_outcome_has_a_short_repr():
+    """It does not list all its trials."""
+    whole = Outcome("ours", from_errors([[0.9, 0.6, 0.2]]).pool, 4, METRICS, "error")
+    assert repr(whole) == "<Outcome of ours: 1 of 4 trials feasible, selected by error>"
+
+
 # Missing metrics
 
 

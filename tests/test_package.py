@@ -1,11 +1,18 @@
-"""What the package promises as a whole: its public names, what an import loads, its layers."""
+"""The package as a whole: its public names, and which libraries imports and commands load."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from helpers import FIXTURES, OLD_STUDIES
 
 import levelfield as lf
+
+JAX = {"jax", "flax", "optax"}
 
 
 def test_public_names():
@@ -14,6 +21,7 @@ def test_public_names():
         "Data",
         "Dataset",
         "Estimate",
+        "Executor",
         "Hyperparameter",
         "Inclusion",
         "LevelfieldError",
@@ -69,7 +77,7 @@ load_study("fashion_mini")
 
 
 def test_the_data_commands_load_no_jax(tmp_path):
-    """Neither do they when they read a data set."""
+    """Not even when they read a data set."""
     code = """
 import os, sys
 from pathlib import Path
@@ -91,6 +99,46 @@ for command in (["list"], ["get", "toy", "--from", {cache!r}], ["list", "--json"
 
 
 def test_training_runs_without_the_reporting_libraries():
-    """A machine that only trains need not have them."""
+    """A machine that only trains does not need them."""
     code = "import levelfield.executors.local, levelfield.run, levelfield.store, levelfield.models.fashion_mini"
     assert not loaded_by(code) & {"altair", "polars", "vl_convert", "typer", "jinja2"}
+
+
+READING = {
+    "status": ["status"],
+    "report": ["report"],
+    "export": ["export", "-o", "trials.csv"],
+    "plan": ["plan"],
+    "refine": ["refine", "-o", "refined.toml"],
+}
+
+
+@pytest.mark.parametrize("study", OLD_STUDIES)
+@pytest.mark.parametrize("name", READING)
+def test_reading_a_store_loads_no_jax(name, study, tmp_path):
+    shutil.copy(FIXTURES / "old_store.sqlite", tmp_path / "trials.db")
+    assert not loaded_by_command(tmp_path, *READING[name], *OLD_STUDIES[study], "--store", "trials.db") & JAX
+
+
+@pytest.mark.parametrize("arguments", [["studies"], ["workloads"], ["data", "list"]], ids=" ".join)
+def test_lists_load_no_jax(arguments, tmp_path):
+    assert not loaded_by_command(tmp_path, *arguments) & JAX
+
+
+def loaded_by_command(folder: Path, *arguments: str) -> set[str]:
+    """Run a command in a process of its own and return the modules that it has loaded."""
+    code = f"""
+import sys
+from levelfield.cli import main
+sys.argv = {["levelfield", *arguments]!r}
+try:
+    main()
+except SystemExit as exit:
+    assert not exit.code, exit.code
+with open("modules", "w") as file:
+    print(*sys.modules, file=file)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True)
+    modules = set((folder / "modules").read_text().split())
+    assert "levelfield.cli" in modules
+    return modules

@@ -14,11 +14,11 @@ from levelfield.workloads import get_workload
 
 
 class Paper(NamedTuple):
-    """One tuning protocol on one workload, as the paper has it.
+    """One tuning protocol on one workload, transcribed from the paper.
 
     ``tables`` has a line for each column of each table: optimizer, symbol, initial, final. In a cell, -3:0 is the
-    range [1e-3, 1e0], -3,-2 the set {1e-3, 1e-2}, -3 the value 1e-3; a number with a point is written out. A dash is
-    no entry, and x>y an entry printed as x that is read as y. ``untabled`` is what the tables leave out.
+    range [1e-3, 1e0], -3,-2 the set {1e-3, 1e-2}, -3 the value 1e-3; a number with a point is written out. A dash
+    means no entry, and x>y an entry that is printed as x and read as y. ``untabled`` is what the tables leave out.
     """
 
     workload: str
@@ -31,7 +31,7 @@ class Paper(NamedTuple):
     target: tuple[str, float] | None = None
     protocol: str | None = None
     search: str | None = None
-    initial_trials_pool: tuple[int, int] | None = None  # the paper gives them once only
+    initial_trials_pool: tuple[int, int] | None = None  # if they differ
 
 
 LINEAR = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}}
@@ -386,19 +386,19 @@ PAPER = {
     ),
 }
 
-# "For SGD, we reused the results": it has no more to tune there.
+# "For SGD, we reused the results": it has nothing more to tune there.
 REUSED = {
     "cifar100_allcnnc_constant_all": "cifar100_allcnnc_constant",
     "cifar100_allcnnc": "cifar100_allcnnc_schedule",
 }
-ONLY_FINAL = {"cifar100_allcnnc_constant_all": {"momentum"}}  # one search space only
+ONLY_FINAL = {"cifar100_allcnnc_constant_all": {"momentum"}}  # it has only one search space
 WITHOUT_INITIAL = {"cifar10_vgg16_grid", "war_and_peace_constant"}
 
 NAMES = [*PAPER, *(f"{name}_initial" for name in PAPER if name not in WITHOUT_INITIAL)]
 
 
 def split(name: str) -> tuple[str, bool]:
-    """A study's entry in PAPER, and whether it is the initial one."""
+    """Return a study's entry in PAPER, and whether it has the initial spaces."""
     return name.removesuffix("_initial"), name.endswith("_initial")
 
 
@@ -407,7 +407,7 @@ def number(text: str) -> float:
 
 
 def cell(text: str) -> Any:
-    """A cell as a study file writes it."""
+    """Return a cell as a study file writes it."""
     if ":" in text:
         return {"log": [number(end) for end in text.split(":")]}
     values = [number(value) for value in text.split(",")]
@@ -415,7 +415,7 @@ def cell(text: str) -> Any:
 
 
 def expected(name: str) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], str]]:
-    """Optimizer → its space, and (optimizer, key) → what was printed instead, by the transcription."""
+    """Return the transcription: optimizer → its space, and (optimizer, key) → what is misprinted."""
     entry, initial = split(name)
     paper = PAPER[entry]
     spaces: dict[str, dict[str, Any]] = {}
@@ -435,9 +435,9 @@ def expected(name: str) -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str]
     for line in paper.untabled.strip().splitlines():
         optimizer, symbol, text = line.split()
         key = SYMBOLS[symbol]
-        for each in spaces if optimizer == "all" else [optimizer]:
-            if not {key, f"one_minus_{key}"} & spaces[each].keys():  # a default that is tuned is none
-                spaces[each][key] = cell(text)
+        for name in spaces if optimizer == "all" else [optimizer]:
+            if not {key, f"one_minus_{key}"} & spaces[name].keys():  # a tuned hyperparameter needs no default
+                spaces[name][key] = cell(text)
     return spaces, errata
 
 
@@ -446,7 +446,7 @@ def content(name: str) -> dict[str, Any]:
 
 
 def written(name: str) -> dict[str, dict[str, Any]]:
-    """Optimizer → its table in the study file, its schedule merged with the study's."""
+    """Return optimizer → its table in the study file, with the study's schedule merged in."""
     study = content(name)
     return {
         optimizer: table | {"schedule": study["schedule"] | table.get("schedule", {})}
@@ -457,7 +457,7 @@ def written(name: str) -> dict[str, dict[str, Any]]:
 # The files
 
 
-def test_there_are_no_other_studies_of_the_papers_workloads():
+def test_the_paper_has_all_studies_of_its_workloads():
     workloads = {paper.workload for paper in PAPER.values()}
     assert {name for name in built_in_studies() if content(name)["workload"] in workloads} == set(NAMES)
 
@@ -469,8 +469,8 @@ def test_the_budget_is_the_papers(name):
     trials, pool = paper.initial_trials_pool if initial and paper.initial_trials_pool else paper.trials_pool
     target = {"target": dict(zip(("metric", "value"), paper.target, strict=True))} if paper.target else {}
     search = {"search": paper.search} if paper.search else {}
-    said = {key: value for key, value in study.items() if key not in ("description", "schedule", "optimizers")}
-    assert said == {
+    budget = {key: value for key, value in study.items() if key not in ("description", "schedule", "optimizers")}
+    assert budget == {
         "workload": paper.workload,
         "steps": paper.steps,
         "batch_size": paper.batch_size,
@@ -500,16 +500,16 @@ def test_every_number_of_the_search_spaces_is_the_papers(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_exactly_the_errata_are_marked_as_corrected(name):
     tables = written(name)
-    marked = {(each, key): text for each, table in tables.items() for key, text in table.get("corrected", {}).items()}
+    marked = {(name, key): note for name, table in tables.items() for key, note in table.get("corrected", {}).items()}
     _, errata = expected(name)
     assert marked.keys() == errata.keys()
     for (optimizer, key), printed in errata.items():
         assert key in tables[optimizer]
-        said, _, read = marked[optimizer, key].partition("; read as ")
-        assert said.startswith("printed ")
-        assert read
-        assert numbers(said) == ends(cell(printed))
-        assert numbers(read) in (ends(tables[optimizer][key]), [])  # no numbers where they stay and the symbol changes
+        as_printed, _, as_read = marked[optimizer, key].partition("; read as ")
+        assert as_printed.startswith("printed ")
+        assert as_read
+        assert numbers(as_printed) == ends(cell(printed))
+        assert numbers(as_read) in (ends(tables[optimizer][key]), [])  # no numbers if only the symbol changes
 
 
 def ends(dimension: Any) -> list[float]:
@@ -517,12 +517,12 @@ def ends(dimension: Any) -> list[float]:
 
 
 def numbers(text: str) -> list[float]:
-    """The bounds in brackets, or the value after an equals sign."""
-    found = re.search(r"\[(.+?), (.+?)\]|= ([\d.]+\d)", text)
-    return [float(each) for each in found.groups() if each] if found else []
+    """Return the bounds in brackets, or the value after an equals sign."""
+    match = re.search(r"\[(.+?), (.+?)\]|= ([\d.]+\d)", text)
+    return [float(group) for group in match.groups() if group] if match else []
 
 
-def test_the_errata_are_ten():
+def test_there_are_ten_errata():
     assert sum(len(expected(name)[1]) for name in NAMES) == 10
 
 
@@ -542,7 +542,7 @@ def test_the_description_is_one_line_that_says_which_space_it_is(name):
     assert name == "cifar10_vgg16_grid" or ("final" in description) != name.endswith("_initial")
 
 
-# The studies they make
+# The loaded studies
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -552,16 +552,16 @@ def test_the_study_loads_as_written(name):
     study = lf.load_study(name)
     assert study.select == get_workload(study.workload).select
     for optimizer, space in spaces.items():
-        found = study.optimizer(optimizer)
+        loaded = study.optimizer(optimizer)
         schedule = {key: dim for key, dim in PAPER[entry].schedule.items() if key != "kind"}
-        assert found.space.spec() == schedule | space
-        assert (found.rule.name, found.schedule) == (optimizer, PAPER[entry].schedule["kind"])
-        assert set(found.corrected) == {key for each, key in errata if each == optimizer}
+        assert loaded.space.spec() == schedule | space
+        assert (loaded.rule.name, loaded.schedule) == (optimizer, PAPER[entry].schedule["kind"])
+        assert set(loaded.corrected) == {key for corrected, key in errata if corrected == optimizer}
 
 
 @pytest.mark.parametrize("suffix", ["", "_initial"])
 @pytest.mark.parametrize("entry", REUSED)
-def test_sgd_reuses_the_pool_where_it_has_no_more_to_tune(entry, suffix):
+def test_sgd_reuses_its_pool_if_it_has_nothing_more_to_tune(entry, suffix):
     again, before = lf.load_study(entry + suffix), lf.load_study(REUSED[entry] + suffix)
     assert again.identity("sgd") == before.identity("sgd")
     assert again.pool <= before.pool

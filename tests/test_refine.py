@@ -1,26 +1,27 @@
-"""From an initial search space to a final one: on trials that nobody trained, and once for real."""
+"""From an initial search space to a final one: on invented trials, and once on trained ones."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import FormulaExecutor
+from helpers import make_study
 
 import levelfield as lf
 from levelfield import refine
 from levelfield.derive.refine import Refinement
 from levelfield.errors import SearchExhausted, StudyError, UsageError
 from levelfield.executors import get_executor
-from levelfield.report.tables import space_rows
+from levelfield.report.spaces import space_rows
 from levelfield.run import refine_in_rounds, run
 from levelfield.search import Search
 
-Loss = Callable[[str, Mapping[str, Any]], float]  # of an optimizer and its hyperparameters; infinite: infeasible
+Loss = Callable[[str, Mapping[str, Any]], float]  # of an optimizer and its hyperparameters; infinity is infeasible
 
 SCHEDULE = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
 SGD = {"learning_rate": {"log": [1e-4, 1e-2]}}
@@ -28,42 +29,33 @@ MOMENTUM = {"learning_rate": {"log": [1e-4, 1e-2]}, "one_minus_momentum": {"log"
 POOL = 24
 
 
-def study_of(**changes: Any) -> lf.Study:
+def study_of(optimizers: Mapping[str, Any] | None = None, **changes: Any) -> lf.Study:
     content = {
         "name": "mine",
-        "workload": "quadratic",
-        "steps": 4,
-        "eval_interval": 2,
         "trials": 8,
         "pool": POOL,
         "schedule": SCHEDULE,
         "target": {"metric": "train_loss", "value": 0.5},
-        "optimizers": {"sgd": SGD, "momentum": MOMENTUM},
     }
-    return lf.Study(**content | changes)
+    return make_study(optimizers or {"sgd": SGD, "momentum": MOMENTUM}, **content | changes)
 
 
-def rate_at(centres: Mapping[str, float], floor: float = 0.0) -> Loss:
-    """The rate's distance from an optimizer's best one, in decades."""
-    return lambda name, at: max(abs(math.log10(at["learning_rate"]) - centres[name]) - floor, 0.0)
+def rate_at(centers: Mapping[str, float], floor: float = 0.0) -> Loss:
+    """Return the distance of the rate from an optimizer's best rate, in decades."""
+    return lambda name, at: max(abs(math.log10(at["learning_rate"]) - centers[name]) - floor, 0.0)
 
 
-# momentum's rate is far too low, sgd's is as good as any.
+# momentum's rate is far too low; all rates of sgd are equally good.
 BEYOND = rate_at({"sgd": -3.0, "momentum": 0.5}, floor=0.7)
 
 
 def formula(loss: Loss, noise: float = 1e-3) -> FormulaExecutor:
-    """An executor that knows how trials end, up to a noise that depends on their seeds."""
+    """Return an executor whose trials end at this loss plus some noise from their seeds."""
     return FormulaExecutor(lambda name, point: loss(name, point.hyperparameters) + noise * (point.seed % 1000) / 1000)
 
 
-@pytest.fixture
-def store() -> Iterator[lf.Store]:
-    with lf.Store.open("sqlite://") as opened:
-        yield opened
-
-
 def searched(study: lf.Study, store: lf.Store, loss: Loss) -> lf.Comparison:
+    """Run a study with this loss and return its comparison."""
     run(study, store, formula(loss))
     return lf.Comparison.load(study, store)
 
@@ -71,26 +63,27 @@ def searched(study: lf.Study, store: lf.Store, loss: Loss) -> lf.Comparison:
 # One refinement
 
 
-def test_only_the_ranges_that_the_trials_object_to_are_changed(store):
+def test_only_ranges_with_a_proposal_are_changed(store):
     study = study_of()
     before = study.spec()
-    found = refine(searched(study, store, BEYOND))
+    refinement = refine(searched(study, store, BEYOND))
     assert study.spec() == before
-    (change,) = found.changes
+    (change,) = refinement.changes
+    assert repr(refinement) == f"<Refinement of mine: [<{change}>]>"
     assert (change.optimizer, change.axis.key, change.place) == ("momentum", "learning_rate", "at the upper border")
-    after = found.study.spec()
+    after = refinement.study.spec()
     assert after.pop("name") == "mine_refined"
     assert len(after.pop("refined")) == 1
     assert after["optimizers"]["momentum"].pop("learning_rate") == change.proposal.spec()
-    assert change.proposal.high >= 10**0.5 * 0.1  # towards the optimum
+    assert change.proposal.high >= 10**0.5 * 0.1  # toward the optimum
     before.pop("name")
     before["optimizers"]["momentum"].pop("learning_rate")
     assert after == before
-    assert found.study.identity("sgd") == study.identity("sgd")  # its trials stay
-    assert found.study.identity("momentum") != study.identity("momentum")
+    assert refinement.study.identity("sgd") == study.identity("sgd")  # its trials are kept
+    assert refinement.study.identity("momentum") != study.identity("momentum")
 
 
-def test_the_log_says_what_was_changed_and_why(store):
+def test_the_log_records_what_was_changed_and_why(store):
     def loss(name: str, at: Mapping[str, Any]) -> float:
         return math.inf if at["decay_steps"] < 0.6 else BEYOND(name, at)
 
@@ -100,41 +93,41 @@ def test_the_log_says_what_was_changed_and_why(store):
     assert entry.before == {"log": [1e-4, 1e-2]}
     assert entry.after == refine(comparison).changes[0].proposal.spec()
     assert entry.verdict == "at the upper border"
-    assert entry.trials == len(comparison.trials["momentum"]) > POOL  # infeasible ones were spent, too
+    assert entry.trials == len(comparison.trials["momentum"]) > POOL  # including infeasible trials
     assert refine(comparison, "final").study.name == "final"
 
 
 def test_a_refined_study_is_a_study_file(store, tmp_path):
-    """It can be loaded again, and has all that it had."""
+    """It can be written, and loading it gives the same study."""
 
     def loss(name: str, at: Mapping[str, Any]) -> float:
-        return BEYOND(name, at) + 3 * (name == "sgd") * (1 - at["decay_steps"])  # a range of sgd's schedule, too
+        return BEYOND(name, at) + 3 * (name == "sgd") * (1 - at["decay_steps"])  # also a range of sgd's schedule
 
-    found = refine(searched(study_of(), store, loss)).study
-    assert {(each.optimizer, each.axis) for each in found.refined} == {
+    refined = refine(searched(study_of(), store, loss)).study
+    assert {(change.optimizer, change.axis) for change in refined.refined} == {
         ("momentum", "learning_rate"),
         ("sgd", "decay_steps"),
     }
-    assert found.optimizer("sgd").space.spec()["decay_steps"]["uniform"][1] > 1
-    assert found.optimizer("momentum").space.spec()["decay_steps"] == SCHEDULE["decay_steps"]
-    (tmp_path / "other.toml").write_text(found.to_toml(), "utf-8")
+    assert refined.optimizer("sgd").space.spec()["decay_steps"]["uniform"][1] > 1
+    assert refined.optimizer("momentum").space.spec()["decay_steps"] == SCHEDULE["decay_steps"]
+    (tmp_path / "other.toml").write_text(refined.to_toml(), "utf-8")
     again = lf.load_study(tmp_path / "other.toml")
-    assert again.spec() == found.spec()
-    assert again.refined == found.refined
-    assert again.to_toml() == found.to_toml()
-    for name in found.optimizers:
-        assert again.identity(name) == found.identity(name)
+    assert again.spec() == refined.spec()
+    assert again.refined == refined.refined
+    assert again.to_toml() == refined.to_toml()
+    for name in refined.optimizers:
+        assert again.identity(name) == refined.identity(name)
 
 
-def test_refining_a_refined_study_lengthens_its_log(store):
+def test_refining_a_refined_study_extends_its_log(store):
     study, names = study_of(), []
-    loss = rate_at({"sgd": -3.0, "momentum": 4.2}, floor=0.7)  # too far for one round
+    loss = rate_at({"sgd": -3.0, "momentum": 4.2}, floor=0.7)  # too far away for one round
     for _ in range(3):
         study = refine(searched(study, store, loss)).study
         names.append(study.name)
     assert names == ["mine_refined", "mine_refined2", "mine_refined3"]
-    assert [each.study for each in study.refined] == ["mine", "mine_refined", "mine_refined2"]
-    steps = [(each.before, each.after) for each in study.refined]
+    assert [change.study for change in study.refined] == ["mine", "mine_refined", "mine_refined2"]
+    steps = [(change.before, change.after) for change in study.refined]
     assert [before for before, _ in steps[1:]] == [after for _, after in steps[:-1]]
     assert lf.Study(**study.spec()).refined == study.refined
 
@@ -142,48 +135,48 @@ def test_refining_a_refined_study_lengthens_its_log(store):
 SAME = formula(lambda name, at: 1.0, noise=0.0)
 
 
-def test_where_all_ranges_can_stay_the_study_stays(store):
+def test_if_all_ranges_can_stay_so_does_the_study(store):
     study = study_of()
     run(study, store, SAME)
-    found = refine(lf.Comparison.load(study, store))
-    assert found.changes == []
-    assert found.study is study
+    refinement = refine(lf.Comparison.load(study, store))
+    assert refinement.changes == []
+    assert refinement.study is study
 
 
-def test_a_misprint_that_is_replaced_is_none_any_more(store):
+def test_a_replaced_range_loses_its_correction_note(store):
     corrected = {"corrected": {"learning_rate": "printed as 1e-2", "one_minus_momentum": "printed as 1e1"}}
     study = study_of(optimizers={"sgd": SGD, "momentum": MOMENTUM | corrected})
-    found = refine(searched(study, store, BEYOND)).study
-    assert found.optimizer("momentum").corrected == {"one_minus_momentum": "printed as 1e1"}
+    refined = refine(searched(study, store, BEYOND)).study
+    assert refined.optimizer("momentum").corrected == {"one_minus_momentum": "printed as 1e1"}
     assert len(study.optimizer("momentum").corrected) == 2
 
 
 def test_a_whole_grid_stays_whole(store):
-    """Or the points that were added, which are the last of the grid, would never be tried."""
+    """Otherwise the added points, which come last in the grid, would never be tried."""
     choices = {"learning_rate": {"choice": [0.1 * i for i in range(1, 7)]}}
     momenta = {"one_minus_momentum": {"choice": [0.05, 0.1, 0.2, 0.3, 0.4, 0.5]}}
     content = {"search": "grid", "pool": 36, "trials": 8, "schedule": {"kind": "constant"}}
     study = study_of(**content, optimizers={"momentum": choices | momenta})
-    found = refine(searched(study, store, lambda name, at: -at["learning_rate"] + abs(at["momentum"] - 0.75)))
-    assert [change.axis.key for change in found.changes] == ["learning_rate"]
-    assert found.study.pool == found.study.optimizer("momentum").space.size == 42
+    refinement = refine(searched(study, store, lambda name, at: -at["learning_rate"] + abs(at["momentum"] - 0.75)))
+    assert [change.axis.key for change in refinement.changes] == ["learning_rate"]
+    assert refinement.study.pool == refinement.study.optimizer("momentum").space.size == 42
 
 
 def test_a_grid_that_is_narrowed_has_a_smaller_pool(store):
     content = {"search": "grid", "pool": 40, "trials": 20, "schedule": {"kind": "constant"}}
     study = study_of(**content, optimizers={"sgd": {"learning_rate": {"integer": [1, 40]}}})
-    found = refine(searched(study, store, lambda name, at: abs(at["learning_rate"] - 20.0))).study
-    assert found.pool == found.optimizer("sgd").space.size < 40
-    assert found.trials <= found.pool
+    refined = refine(searched(study, store, lambda name, at: abs(at["learning_rate"] - 20.0))).study
+    assert refined.pool == refined.optimizer("sgd").space.size < 40
+    assert refined.trials <= refined.pool
 
 
-def test_a_grid_is_refined_by_a_longer_choice(store):
+def test_a_grid_is_refined_with_longer_choices(store):
     rates = {"choice": [1e-4, 1e-3, 1e-2]}
     factors = {"kind": "linear", "decay_steps": 1.0, "decay_factor": {"choice": [0.0, 0.1, 0.2, 0.3]}}
     study = study_of(search="grid", pool=12, trials=4, schedule=factors, optimizers={"sgd": {"learning_rate": rates}})
-    found = refine(searched(study, store, rate_at({"sgd": 1.0}))).study
-    assert found.optimizer("sgd").space.spec()["learning_rate"] == {"choice": [1e-4, 1e-3, 1e-2, 1e-1]}
-    assert found.search == "grid"
+    refined = refine(searched(study, store, rate_at({"sgd": 1.0}))).study
+    assert refined.optimizer("sgd").space.spec()["learning_rate"] == {"choice": [1e-4, 1e-3, 1e-2, 1e-1]}
+    assert refined.search == "grid"
 
 
 # Refusals
@@ -201,21 +194,21 @@ def test_an_unfinished_pool_is_not_refined(store):
         refine(lf.Comparison.load(study, store))
 
 
-def test_a_pool_without_a_feasible_trial_says_what_to_do(store):
+def test_a_pool_without_feasible_trials_is_not_refined(store):
     study = study_of()
-    with pytest.raises(SearchExhausted):
-        run(study, store, formula(lambda name, at: math.inf if name == "momentum" else 1.0))
-    with pytest.raises(UsageError, match=r"^momentum: all 24 trials are infeasible.*lower its learning rate"):
+    shortage = run(study, store, formula(lambda name, at: math.inf if name == "momentum" else 1.0))
+    assert isinstance(shortage, SearchExhausted)
+    with pytest.raises(UsageError, match=r"^momentum: all 24 trials are infeasible.*lower its learning rates"):
         refine(lf.Comparison.load(study, store))
 
 
 def test_a_pool_that_is_too_small_to_judge_by_is_not_refined(store):
-    """Otherwise all its ranges could stay, it would seem."""
-    with pytest.raises(UsageError, match=r"^pool = 4: .* at least 5 trials; raise pool"):
+    """Otherwise all ranges would seem fine."""
+    with pytest.raises(UsageError, match=r"^pool = 4: expected at least 5 trials to judge ranges by; raise pool"):
         refine(searched(study_of(pool=4, trials=2), store, BEYOND))
 
 
-def test_a_log_that_is_none_is_refused():
+def test_an_invalid_log_is_refused():
     good = {"study": "a", "optimizer": "sgd", "axis": "x", "before": 1, "after": 2, "verdict": "flat", "trials": 3}
     assert study_of(refined=[good]).refined[0].trials == 3
     for bad in ({**good, "trials": -1}, {**good, "who": "me"}, {"study": "a"}):
@@ -229,21 +222,21 @@ FAR = {"sgd": -3.0, "momentum": 3.3}
 
 
 def test_rounds_converge_to_the_optimum(store):
-    """Five decades away at first."""
+    """The optimum is five decades away at first."""
     loss = rate_at(FAR, floor=0.5)
     *_, last = refine_in_rounds(study_of(), 5, store, formula(loss))
     low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
     assert low < 10 ** FAR["momentum"] < high
     assert math.log10(high / low) <= 4
-    first, final = (lf.Comparison.load(each, store).outcome("momentum").best(8) for each in (study_of(), last.study))
+    first, final = (lf.Comparison.load(study, store).outcome("momentum").best(8) for study in (study_of(), last.study))
     assert first.mean > 4.5
     assert final.mean < 0.3
 
 
-def test_rounds_end_when_nothing_is_to_be_changed(store):
+def test_rounds_end_when_all_ranges_can_stay(store):
     *earlier, last = refine_in_rounds(study_of(), 50, store, formula(rate_at(FAR, floor=0.5)))
     assert 2 <= len(earlier) < 8
-    assert all(each.changes for each in earlier)
+    assert all(refinement.changes for refinement in earlier)
     assert last.changes == []
     assert last.study is last.results.study
     assert last.results.complete
@@ -253,16 +246,18 @@ def test_rounds_end_when_nothing_is_to_be_changed(store):
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_no_more_rounds_than_asked_for(store, most):
-    """The last refinement is searched, and not refined again, whatever its trials say."""
-    found = list(refine_in_rounds(study_of(), most, store, formula(rate_at(FAR))))
-    assert len(found) == most + 1
-    assert [each.results.study.name for each in found] == ["mine", "mine_refined", "mine_refined2"][: most + 1]
-    last = found[-1]
-    assert last.study is last.results.study is found[-2].study
+def test_there_are_no_more_rounds_than_asked_for(store, most):
+    """The last refinement is searched but not refined again."""
+    refinements = list(refine_in_rounds(study_of(), most, store, formula(rate_at(FAR))))
+    assert len(refinements) == most + 1
+    assert [refinement.results.study.name for refinement in refinements] == ["mine", "mine_refined", "mine_refined2"][
+        : most + 1
+    ]
+    last = refinements[-1]
+    assert last.study is last.results.study is refinements[-2].study
     assert last.results.complete
-    assert last.changes  # it would go on
-    assert len({each.study for each in last.study.refined}) == most
+    assert last.changes  # another round would change more
+    assert len({change.study for change in last.study.refined}) == most
 
 
 def test_rounds_train_only_what_is_new(store):
@@ -273,20 +268,20 @@ def test_rounds_train_only_what_is_new(store):
     again = formula(rate_at(FAR, floor=0.7))
     second = list(refine_in_rounds(study_of(), 2, store, again))
     assert again.trained == []
-    assert [each.study.spec() for each in second] == [each.study.spec() for each in first]
+    assert [refinement.study.spec() for refinement in second] == [refinement.study.spec() for refinement in first]
 
 
 def test_rounds_come_one_at_a_time(store):
-    """So that what is known can be shown, and an interruption loses nothing."""
+    """This way, results can be shown early and an interruption loses nothing."""
     executor = formula(rate_at(FAR, floor=0.7))
-    coming = refine_in_rounds(study_of(), 3, store, executor)
-    assert isinstance(next(coming), Refinement)
+    refinements = refine_in_rounds(study_of(), 3, store, executor)
+    assert isinstance(next(refinements), Refinement)
     assert len(executor.trained) == 2 * POOL
-    next(coming)
+    next(refinements)
     assert len(executor.trained) == 3 * POOL
 
 
-def test_rounds_that_cannot_be(store):
+def test_invalid_rounds_are_refused(store):
     with pytest.raises(UsageError, match="rounds = 0: expected an integer of at least 1"):
         list(refine_in_rounds(study_of(), 0, store, formula(BEYOND)))
     with pytest.raises(SearchExhausted, match="momentum: only 0 of 24 trials are feasible"):
@@ -300,18 +295,19 @@ def test_the_report_shows_initial_and_final_ranges(store, tmp_path):
     *_, last = refine_in_rounds(study_of(), 2, store, formula(rate_at(FAR, floor=0.7)))
     rows = {(row["optimizer"], row["hyperparameter"]): row for row in space_rows(last.results)}
     rate = rows["momentum", "learning_rate"]
-    assert rate["initial"] == "log [1e-04, 0.01]"  # the first of three
+    assert rate["initial"] == "log [1e-04, 0.01]"  # the range of the first of three studies
     low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
     assert low > 1e-4
     assert rate["range"] == f"log [{low:g}, {high:g}]"
+    assert len(rows) > 1
     for key, row in rows.items():
         if key != ("momentum", "learning_rate"):
             assert row["initial"] == row["range"]
-    page = last.results.write_report(tmp_path / "report.html").read_text("utf-8")
+    page = lf.Comparison(last.results).write_report(tmp_path / "report.html").read_text("utf-8")
     assert rate["initial"] in page
     assert rate["range"] in page
     unrefined = lf.Comparison.load(study_of(), store)
-    assert {row["initial"] for row in space_rows(unrefined)} == {""}
+    assert {row["initial"] for row in space_rows(unrefined.results)} == {""}
 
 
 # The command
@@ -329,9 +325,8 @@ learning_rate = { log = [1e-5, 1e-3] }
 
 
 @pytest.fixture
-def cli(monkeypatch, command, tmp_path, made):
-    """A study whose pool is there: the higher its rate, the better."""
-    monkeypatch.chdir(tmp_path)
+def command(command, made):
+    """Run a command on a study with a full pool, in which higher rates are better."""
     Path("mine.toml").write_text(FILE)
     study = lf.load_study("mine.toml")
     rates = [Search(study, "sgd").point(index).hyperparameters["learning_rate"] for index in range(10)]
@@ -341,11 +336,11 @@ def cli(monkeypatch, command, tmp_path, made):
     return command
 
 
-def test_refine_writes_a_new_study_and_leaves_the_old_one_alone(cli):
-    code, out, _ = cli("refine", "mine.toml")
+def test_refine_writes_a_new_study_and_keeps_the_old_one(command):
+    code, out, _ = command("refine", "mine.toml")
     assert code == 0
-    assert "sgd: learning_rate at the upper border of log [1e-05, 0.001]" in out
-    assert "wrote mine_refined.toml; to search it: levelfield compare mine_refined.toml" in out
+    assert "sgd: learning_rate: good trials at the upper border of log [1e-05, 0.001] (" in out
+    assert "levelfield compare mine_refined.toml" in out
     assert Path("mine.toml").read_text() == FILE
     study = lf.load_study("mine_refined.toml")
     low, high = study.optimizer("sgd").space.spec()["learning_rate"]["log"]
@@ -353,13 +348,13 @@ def test_refine_writes_a_new_study_and_leaves_the_old_one_alone(cli):
     assert study.refined[0].study == "mine"
 
 
-def test_refine_as_json_writes_the_same(cli):
-    code, out, _ = cli("refine", "mine.toml", "--json", "-o", "final.toml")
+def test_refine_as_json_writes_the_same(command):
+    code, out, _ = command("refine", "mine.toml", "--json", "-o", "final.toml")
     assert code == 0
-    found = json.loads(out)
-    assert found["file"] == "final.toml"
-    assert found["study"] == "mine_refined"
-    (only,) = found["rounds"]
+    printed = json.loads(out)
+    assert printed["file"] == "final.toml"
+    assert printed["study"] == "mine_refined"
+    (only,) = printed["rounds"]
     (rate,) = only["boundaries"]
     assert rate["verdict"] == "at the upper border"
     study = lf.load_study("final.toml")
@@ -367,10 +362,10 @@ def test_refine_as_json_writes_the_same(cli):
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]], ids=["words", "json"])
-def test_an_existing_file_is_never_overwritten(cli, extra):
+def test_an_existing_file_is_never_overwritten(command, extra):
     Path("mine_refined.toml").write_text("precious")
     for arguments in (["-o", "mine_refined.toml"], ["-o", "mine.toml"], []):
-        code, _, err = cli("refine", "mine.toml", *arguments, *extra)
+        code, _, err = command("refine", "mine.toml", *arguments, *extra)
         assert code == 2
         assert "exists" in err
         assert len(err.strip().splitlines()) == 1
@@ -382,7 +377,7 @@ def test_an_existing_file_is_never_overwritten(cli, extra):
     ("arguments", "words"),
     [
         (["mine.toml", "--pool", "12"], "sgd: its pool has 10 of 12 feasible trials (10 tried)"),
-        (["mine.toml", "--pool", "4"], "at least 5 trials"),
+        (["mine.toml", "--pool", "4"], "expected at least 5 trials"),
         (["mine.toml", "--rounds", "0"], "--rounds"),
         (["mine.toml", "--rounds", "many"], "--rounds"),
         (["mine.toml", "-o", "nowhere/final.toml"], "nowhere"),
@@ -390,66 +385,66 @@ def test_an_existing_file_is_never_overwritten(cli, extra):
     ],
     ids=str,
 )
-def test_what_cannot_be_refined_is_refused_in_one_line(cli, tmp_path, arguments, words):
+def test_invalid_refinements_are_refused_in_one_line(command, tmp_path, arguments, words):
     before = set(tmp_path.rglob("*"))
-    code, _, err = cli("refine", *arguments)
+    code, _, err = command("refine", *arguments)
     assert code == 2
     assert words in err
     assert len(err.strip().splitlines()) == 1, err
     assert set(tmp_path.rglob("*")) == before
 
 
-def test_a_bad_number_of_rounds_opens_no_store(cli, tmp_path):
-    assert cli("refine", "mine.toml", "--rounds", "0", "--out", "elsewhere")[0] == 2
+def test_an_invalid_number_of_rounds_opens_no_store(command, tmp_path):
+    assert command("refine", "mine.toml", "--rounds", "0", "--out", "elsewhere")[0] == 2
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_ranges_that_can_stay_write_nothing(cli, made, tmp_path):
+def test_if_all_ranges_can_stay_nothing_is_written(command, made, tmp_path):
     study = lf.load_study("mine.toml")
     made(study, {"sgd": [{"train_loss": [9.0, 1.0]}] * 10}, store="flat.db")
-    code, out, _ = cli("refine", "mine.toml", "--store", "flat.db")
+    code, out, _ = command("refine", "mine.toml", "--store", "flat.db")
     assert code == 0
-    assert "sgd: learning_rate flat" in out
+    assert "sgd: learning_rate: flat" in out
     assert "All ranges can stay" in out
-    code, out, _ = cli("refine", "mine.toml", "--store", "flat.db", "--json")
+    code, out, _ = command("refine", "mine.toml", "--store", "flat.db", "--json")
     assert json.loads(out)["file"] is None
     assert [path.name for path in tmp_path.glob("*.toml")] == ["mine.toml"]
 
 
-def test_a_round_whose_search_is_exhausted_leaves_its_study(cli, made):
-    """Rates that all diverge, proposed by trials that nobody trained: the file is what there is to correct."""
+def test_a_round_whose_search_is_exhausted_keeps_its_study(command, made):
+    """All proposed rates diverge, but the file is still written, so that it can be corrected."""
     Path("high.toml").write_text(FILE.replace("[1e-5, 1e-3]", "[1e1, 1e3]"))
     study = lf.load_study("high.toml")
     rates = [Search(study, "sgd").point(index).hyperparameters["learning_rate"] for index in range(10)]
     made(study, {"sgd": [{"train_loss": [9.0, 9 - math.log10(rate)]} for rate in rates]}, store="high.db")
-    code, out, err = cli("refine", "high.toml", "--rounds", "2", "--store", "high.db")
+    code, out, err = command("refine", "high.toml", "--rounds", "2", "--store", "high.db")
     assert (code, "wrote high_refined.toml" in out) == (1, True), err
-    assert "sgd: 0 of 20 trials are feasible" in err
+    assert "sgd: only 0 of 20 trials are feasible" in err
     assert lf.load_study("high_refined.toml").optimizer("sgd").space.spec()["learning_rate"]["log"][1] > 1e3
 
 
-def test_rounds_by_command(cli):
-    """Trained in earnest: sgd on the quadratic wants a rate near 1."""
-    code, out, err = cli("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "final.toml")
+def test_the_refine_command_with_rounds(command):
+    """Train sgd on the quadratic, where the best rate is close to 1."""
+    code, out, err = command("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "final.toml")
     assert code == 0, err
     assert [line for line in out.splitlines() if line.endswith(":")] == ["mine:", "mine_refined:", "mine_refined2:"]
     study = lf.load_study("final.toml")
-    assert [each.study for each in study.refined] == ["mine", "mine_refined"]
+    assert [change.study for change in study.refined] == ["mine", "mine_refined"]
     assert study.optimizer("sgd").space.spec()["learning_rate"]["log"][1] >= 1
-    again, out, err = cli("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "again.toml", "--json")
+    again, out, err = command("refine", "mine.toml", "--rounds", "2", "--out", "trained", "-o", "again.toml", "--json")
     assert again == 0
     assert "nothing to run" in err
     assert len(json.loads(out)["rounds"]) == 3
     assert Path("again.toml").read_text() == Path("final.toml").read_text()
 
 
-# For real
+# Trained
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_bad_spaces_recover(tmp_path, capsys):
-    """momentum's rate two decades too low, adam's ε far too small: three rounds find what the good spaces give."""
+def test_refinement_recovers_from_bad_spaces(tmp_path, capsys):
+    """With momentum's rate two decades too low and adam's ε too small, three rounds reach the good spaces' results."""
     good = lf.load_study("fashion_mini")
     tables = {name: good.optimizer(name).spec() for name in good.optimizers}
     tables["momentum"]["learning_rate"] = {"log": [1e-4, 1e-2]}
@@ -466,11 +461,11 @@ def test_bad_spaces_recover(tmp_path, capsys):
         }
     with capsys.disabled():
         for name in good.optimizers:
-            bests = (each.outcome(name).best(good.trials) for each in compared.values())
+            bests = (comparison.outcome(name).best(good.trials) for comparison in compared.values())
             print("", name, *(f"{100 * e.mean:.1f}% ({100 * e.low:.1f} – {100 * e.high:.1f})" for e in bests), sep="  ")
     for name in good.optimizers:
-        ours, theirs = (compared[each].outcome(name).best(good.trials) for each in ("refined", "good"))
+        ours, theirs = (compared[version].outcome(name).best(good.trials) for version in ("refined", "good"))
         assert ours.low <= theirs.high, name
         assert theirs.low <= ours.high, name
     worse = compared["bad"].outcome("adam").best(good.trials)
-    assert worse.low > compared["good"].outcome("adam").best(good.trials).high  # it had a way to go
+    assert worse.low > compared["good"].outcome("adam").best(good.trials).high  # the bad space was much worse

@@ -1,15 +1,17 @@
-"""The best trials again with fresh seeds."""
+"""Reruns of the best trials with fresh seeds, and the rerun and plan commands."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fakes import NOWHERE
+from helpers import make_study
 
 import levelfield as lf
 from levelfield import rerun_study
@@ -29,46 +31,37 @@ ADAM = {
     "protocol": "all of it",
 }
 POOL = 8
-NOWHERE = {"devices": 0, "device": "none", "backend": "none", "precision": "none", "versions": {}}
 
 
-def study_of(**changes: Any) -> lf.Study:
+def study_of(optimizers: Mapping[str, Any] | None = None, **changes: Any) -> lf.Study:
     content = {
         "name": "mine",
         "workload": "fashion_mini",
         "steps": 6,
-        "eval_interval": 2,
         "trials": 4,
         "pool": POOL,
         "schedule": SCHEDULE,
-        "optimizers": {"sgd": SGD, "adam": ADAM},
     }
-    return lf.Study(**content | changes)
+    return make_study(optimizers or {"sgd": SGD, "adam": ADAM}, **content | changes)
 
 
 def curves(value: float, other: float = 0.5) -> dict[str, list[float]]:
-    """One metric's end, and all the others'."""
+    """Return curves in which valid_error ends at a value and all other metrics at another."""
     metrics = {key: [0.9, 0.7, other] for key in get_workload("fashion_mini").metrics}
     return metrics | {"valid_error": [0.9, 0.7, value]}
 
 
 def added(store: lf.Store, study: lf.Study, name: str, values: Sequence[float | None], **others: float) -> None:
-    """Trials that end at these errors; None: infeasible."""
+    """Add trials that end at these errors to a store; None is infeasible."""
     search, metrics, trials = Search(study, name), get_workload(study.workload).metrics, []
     for index, value in enumerate(values):
         status = Status.INFEASIBLE if value is None else Status.FEASIBLE
-        arrays = {key: np.array(each) for key, each in curves(math.nan if value is None else value, **others).items()}
+        arrays = {key: np.array(curve) for key, curve in curves(math.nan if value is None else value, **others).items()}
         trials.append(Trial(search.point(index), status, Curve(np.array([2, 4, 6]), arrays)))
     store.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
 
 
-@pytest.fixture
-def store():
-    with lf.Store.open("sqlite://") as opened:
-        yield opened
-
-
-BEST = 3  # index of sgd's best trial; adam's is one later
+BEST = 3  # index of sgd's best trial; adam's is the next
 
 
 @pytest.fixture
@@ -82,7 +75,7 @@ def compared(store) -> lf.Comparison:
 # The study of a rerun
 
 
-def test_a_rerun_has_the_best_trial_s_hyperparameters_and_nothing_free(compared):
+def test_a_rerun_fixes_the_hyperparameters_of_the_best_trial(compared):
     again = rerun_study(compared, seeds=5)
     assert (again.name, again.pool, again.trials) == ("mine_rerun", 5, 1)
     assert list(again.optimizers) == ["sgd", "adam"]
@@ -97,7 +90,7 @@ def test_a_rerun_has_the_best_trial_s_hyperparameters_and_nothing_free(compared)
 
 
 def test_seeds_are_fresh(compared):
-    """No two are alike, and none is that of a trial of the study: the best one's own would be its luck again."""
+    """All seeds are different, and none is that of a trial of the study."""
     study = compared.study
     again = rerun_study(compared, seeds=20)
     for name in study.optimizers:
@@ -107,23 +100,23 @@ def test_seeds_are_fresh(compared):
         assert not fresh & used
 
 
-def test_more_seeds_go_on_from_fewer(compared):
+def test_more_seeds_extend_a_rerun(compared):
     few, many = (rerun_study(compared, seeds=seeds) for seeds in (2, 7))
     for name in few.optimizers:
         assert few.identity(name) == many.identity(name)
         assert Search(few, name).point(1) == Search(many, name).point(1)
 
 
-def test_another_seed_of_the_study_is_another_rerun(store):
+def test_the_seeds_depend_on_the_seed_of_the_study(store):
     first, other = study_of(), study_of(seed=1)
     for study in (first, other):
         added(store, study, "sgd", [0.1] * POOL)
         added(store, study, "adam", [0.1] * POOL)
-    seeds = [Search(rerun_study(lf.Comparison.load(each, store)), "sgd").point(0).seed for each in (first, other)]
+    seeds = [Search(rerun_study(lf.Comparison.load(study, store)), "sgd").point(0).seed for study in (first, other)]
     assert seeds[0] != seeds[1]
 
 
-def test_some_optimizers_and_another_trial(compared):
+def test_some_optimizers_and_another_trial_can_be_rerun(compared):
     again = rerun_study(compared, ["adam"], seeds=3, index=6)
     assert list(again.optimizers) == ["adam"]
     expected = Search(compared.study, "adam").point(6).hyperparameters
@@ -140,11 +133,11 @@ def test_the_best_by_another_metric(store):
     store.add(study.identity("sgd"), study.definition("sgd"), metrics, trials, NOWHERE)
     comparison = lf.Comparison.load(study, store)
     for view, index in ((comparison, 0), (comparison.at(select="test_error"), POOL - 1)):
-        found = Search(rerun_study(view), "sgd").point(0).hyperparameters
-        assert found == search.point(index).hyperparameters
+        hyperparameters = Search(rerun_study(view), "sgd").point(0).hyperparameters
+        assert hyperparameters == search.point(index).hyperparameters
 
 
-def test_a_grid_is_rerun_as_seeds_of_a_point(store):
+def test_a_grid_is_rerun_with_fresh_seeds(store):
     study = study_of(search="grid", pool=3, trials=1, schedule={"kind": "constant"}, optimizers={
         "sgd": {"learning_rate": {"choice": [0.1, 0.2, 0.3]}}
     })  # fmt: skip
@@ -162,17 +155,17 @@ def test_the_study_of_a_rerun_is_a_study_file(compared, tmp_path):
 # Refusals
 
 
-def test_what_cannot_be_rerun_is_refused(compared, store):
-    with pytest.raises(UsageError, match=r"^adam's trial 0 is infeasible: .*choose another"):
+def test_invalid_reruns_are_refused(compared, store):
+    with pytest.raises(UsageError, match=r"^trial 0 of adam is infeasible .*; choose another"):
         rerun_study(compared, ["adam"], index=0)
-    with pytest.raises(UsageError, match=r"^sgd has no trial 8: its pool holds 8"):
+    with pytest.raises(UsageError, match=r"^sgd has no trial 8; expected an index from 0 to 7"):
         rerun_study(compared, index=8)
-    with pytest.raises(UnknownName, match=r"'adm'; did you mean 'adam'"):
+    with pytest.raises(UnknownName, match=r"'adm' of this study; did you mean 'adam'"):
         rerun_study(compared, ["adm"])
     lost = study_of(seed=7)
     added(store, lost, "sgd", [0.1] * POOL)
     added(store, lost, "adam", [None] * 20)
-    with pytest.raises(UsageError, match=r"^adam has no feasible trial to rerun: lower its learning rate"):
+    with pytest.raises(UsageError, match=r"^adam has no feasible trials to rerun; lower its learning rates"):
         rerun_study(lf.Comparison.load(lost, store))
     assert list(rerun_study(lf.Comparison.load(lost, store), ["sgd"]).optimizers) == ["sgd"]
 
@@ -180,25 +173,24 @@ def test_what_cannot_be_rerun_is_refused(compared, store):
 # In a comparison
 
 
-def test_a_comparison_finds_the_reruns_of_its_best_trials(compared, store):
+def test_a_comparison_reads_the_reruns_of_its_best_trials(compared, store):
     assert compared.reruns == {}
     again = rerun_study(compared, ["adam"], seeds=3)
     added(store, again, "adam", [0.25, None, 0.15, 0.23], other=0.4)
-    found = lf.Comparison.load(compared.study, store)
-    assert list(found.reruns) == ["adam"]
-    outcome = found.reruns["adam"]
+    comparison = lf.Comparison.load(compared.study, store)
+    assert list(comparison.reruns) == ["adam"]
+    outcome = comparison.reruns["adam"]
     assert (outcome.tried, len(outcome.pool)) == (4, 3)
     assert outcome.values() == pytest.approx([0.25, 0.15, 0.23])
-    assert found.rows() == compared.rows()  # they take no part in the statistics
+    assert comparison.rows() == compared.rows()  # no statistic counts them
 
 
-def test_reruns_of_another_trial_are_not_the_best_one_s(compared, store):
+def test_reruns_of_another_trial_are_left_out(compared, store):
     added(store, rerun_study(compared, ["sgd"], index=0), "sgd", [0.3])
     assert lf.Comparison.load(compared.study, store).reruns == {}
 
 
-def test_a_better_trial_leaves_the_reruns_behind(compared, store):
-    """They were of another one."""
+def test_reruns_of_a_former_best_trial_are_left_out(compared, store):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [0.3])
     larger = compared.study.replace(pool=POOL + 2)
     assert list(lf.Comparison.load(larger, store).reruns) == ["sgd"]
@@ -206,22 +198,22 @@ def test_a_better_trial_leaves_the_reruns_behind(compared, store):
     assert lf.Comparison.load(larger, store).reruns == {}
 
 
-def test_another_view_keeps_the_reruns_of_the_same_best_trial(compared, store):
+def test_a_view_keeps_reruns_if_the_best_trial_stays_the_same(compared, store):
     added(store, rerun_study(compared, ["sgd", "adam"]), "sgd", [0.3, 0.2], other=0.6)
-    found = lf.Comparison.load(compared.study, store)
-    rate = Search(found.study, "sgd").point(BEST).hyperparameters["learning_rate"]
-    assert list(found.narrowed({"sgd": {"learning_rate": (rate / 1.01, None)}}).reruns) == ["sgd"]
-    assert found.narrowed({"sgd": {"learning_rate": (rate * 1.01, None)}}).reruns == {}
-    seen = found.at(step=6).reruns["sgd"]
+    comparison = lf.Comparison.load(compared.study, store)
+    rate = Search(comparison.study, "sgd").point(BEST).hyperparameters["learning_rate"]
+    assert list(comparison.narrowed({"sgd": {"learning_rate": (rate / 1.01, None)}}).reruns) == ["sgd"]
+    assert comparison.narrowed({"sgd": {"learning_rate": (rate * 1.01, None)}}).reruns == {}
+    seen = comparison.at(step=6).reruns["sgd"]
     assert seen.values() == pytest.approx([0.3, 0.2])
-    other = found.at(select="train_loss")  # where all are alike, the first is the best
+    other = comparison.at(select="train_loss")  # all trials tie, so the first one is the best
     assert other.reruns == {}
 
 
 def test_health_compares_the_best_trials_with_seeds(compared, store):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [0.1, 0.3, 0.5])
-    found = lf.Comparison.load(compared.study, store)
-    (check,) = (each for each in found.health() if each.question == "trials against seeds")
+    comparison = lf.Comparison.load(compared.study, store)
+    (check,) = (check for check in comparison.health() if check.question == "trials against seeds")
     top = np.std([0.1, 0.2, 0.3, 0.4, 0.5], ddof=1)
     assert (check.optimizer, check.value) == ("sgd", pytest.approx(top / np.std([0.1, 0.3, 0.5], ddof=1)))
     assert not check.healthy
@@ -234,27 +226,27 @@ def test_reruns_in_words(compared, store):
     again = rerun_study(compared, seeds=3)
     added(store, again, "sgd", [0.12, 0.14, 0.16], other=0.3)
     added(store, again, "adam", [0.25, None, 0.15], other=0.4)
-    found = lf.Comparison.load(compared.study, store)
-    assert rerun_sentences(found) == [
+    comparison = lf.Comparison.load(compared.study, store)
+    assert rerun_sentences(comparison.results) == [
         "sgd's best trial with 3 seeds: valid_error 14.00% (12.00% … 16.00%), test_error 30.00% (30.00% … 30.00%).",
         "adam's best trial with 3 seeds, 1 of them infeasible: valid_error 20.00% (15.00% … 25.00%), "
         "test_error 40.00% (40.00% … 40.00%).",
     ]
-    assert rerun_sentences(compared) == []
-    assert rerun_sentences(found, "trial 2")[0].startswith("sgd's trial 2 with 3 seeds")
+    assert rerun_sentences(compared.results) == []
+    assert rerun_sentences(comparison.results, "trial 2")[0].startswith("sgd's trial 2 with 3 seeds")
 
 
-def test_reruns_that_all_diverge_say_so(compared, store):
+def test_reruns_that_all_diverge_in_words(compared, store):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [None, None])
-    (said,) = rerun_sentences(lf.Comparison.load(compared.study, store))
-    assert said == "sgd's best trial with 2 seeds, 2 of them infeasible: nothing feasible."
+    (sentence,) = rerun_sentences(lf.Comparison.load(compared.study, store).results)
+    assert sentence == "sgd's best trial with 2 seeds, 2 of them infeasible: no feasible trial."
 
 
-def test_the_report_shows_reruns_beside_the_outcomes(compared, store, tmp_path):
+def test_the_report_shows_reruns(compared, store, tmp_path):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [0.12, 0.14, 0.16], other=0.3)
-    found = lf.Comparison.load(compared.study, store)
-    (said,) = rerun_sentences(found)
-    assert said in found.write_report(tmp_path / "report.html").read_text("utf-8").replace("&#39;", "'")
+    comparison = lf.Comparison.load(compared.study, store)
+    (sentence,) = rerun_sentences(comparison.results)
+    assert sentence in comparison.write_report(tmp_path / "report.html").read_text("utf-8").replace("&#39;", "'")
 
 
 # The commands
@@ -276,56 +268,55 @@ one_minus_momentum = { log = [1e-1, 1e0] }
 
 
 @pytest.fixture
-def cli(monkeypatch, command, tmp_path, made):
-    """A study whose pools are there: sgd's second trial is infeasible, and its last is the best."""
-    monkeypatch.chdir(tmp_path)
+def command(command, made):
+    """Run a command on a study with full pools; sgd's second trial is infeasible, and its last is the best."""
     Path("mine.toml").write_text(FILE)
     Path("levelfield-out/mine").mkdir(parents=True)
     losses = {"sgd": [3.0, math.nan, 2.0, 1.0], "momentum": [1.4, 1.6, 1.7]}
-    pools = {name: [{"train_loss": [9.0, loss]} for loss in each] for name, each in losses.items()}
+    pools = {name: [{"train_loss": [9.0, loss]} for loss in ends] for name, ends in losses.items()}
     made(lf.load_study("mine.toml"), pools, {"sgd": [1]}, store="levelfield-out/mine/trials.db")
     return command
 
 
 def stored(index: int, count: int, name: str = "sgd") -> list[float]:
-    """The losses of so many seeds of a trial, as the store has them."""
+    """Return the stored losses of the reruns of a trial."""
     study = lf.load_study("mine.toml")
     with lf.Store.open("levelfield-out/mine/trials.db") as store:
         again = rerun_study(lf.Comparison.load(study, store), [name], count, index)
         return [trial.curve.final("train_loss") for trial in store.trials(again.identity(name))]
 
 
-def test_rerun_by_command(cli):
-    code, out, err = cli("rerun", "mine.toml", "--best", "--seeds", "3")
+def test_the_rerun_command(command):
+    code, out, err = command("rerun", "mine.toml", "--seeds", "3")
     assert code == 0, err
     losses = stored(3, 3)
     assert len(losses) == len(set(losses)) == 3
-    mean, low, high = (f"{each:.4g}" for each in (np.mean(losses), min(losses), max(losses)))
+    mean, low, high = (f"{value:.4g}" for value in (np.mean(losses), min(losses), max(losses)))
     assert f"sgd's best trial with 3 seeds: train_loss {mean} ({low} … {high})." in out.splitlines()
     assert "momentum's best trial with 3 seeds" in out
-    code, out, err = cli("rerun", "mine.toml", "--seeds", "3", "--json")
+    code, out, err = command("rerun", "mine.toml", "--seeds", "3", "--json")
     assert code == 0
     assert "nothing to run" in err
-    found = json.loads(out)
-    assert list(found) == ["sgd", "momentum"]
-    assert (found["sgd"]["seeds"], found["sgd"]["feasible"]) == (3, 3)
+    printed = json.loads(out)
+    assert list(printed) == ["sgd", "momentum"]
+    assert (printed["sgd"]["seeds"], printed["sgd"]["feasible"]) == (3, 3)
     expected = {"mean": np.mean(losses), "min": min(losses), "max": max(losses)}
-    assert found["sgd"]["train_loss"] == pytest.approx(expected)
-    code, out, _ = cli("report", "mine.toml")
-    assert "The best trials again, with fresh seeds:" in out
+    assert printed["sgd"]["train_loss"] == pytest.approx(expected)
+    code, out, _ = command("report", "mine.toml")
+    assert "The best trials with fresh seeds:" in out
     assert f"train_loss {mean} ({low} … {high})" in out
 
 
-def test_rerun_of_another_trial_by_command(cli):
-    code, out, err = cli("rerun", "mine.toml", "--optimizers", "sgd", "--trial", "2", "--seeds", "2")
+def test_the_rerun_command_with_another_trial(command):
+    code, out, err = command("rerun", "mine.toml", "--optimizers", "sgd", "--trial", "2", "--seeds", "2")
     assert code == 0, err
     assert out.startswith("sgd's trial 2 with 2 seeds: train_loss ")
     assert len(stored(2, 2)) == 2
     assert stored(3, 2) == []
 
 
-def test_plan_by_command(cli):
-    code, out, _ = cli("plan", "mine.toml")
+def test_the_plan_command(command):
+    code, out, _ = command("plan", "mine.toml")
     assert code == 0
     best = {
         name: [lf.best_of(losses, k).mean for k in (1, 2, 3)]
@@ -334,19 +325,19 @@ def test_plan_by_command(cli):
     ahead = ["sgd" if ours < theirs else "momentum" for ours, theirs in zip(*best.values(), strict=True)]
     assert ahead == ["momentum", "momentum", "sgd"]
     assert out.splitlines() == [
-        "With 2 trials or fewer, tune momentum (with 2, not told apart from sgd);",
-        "from 3 on, sgd (with 3, not told apart from momentum) (up to 3, the size of the pools).",
+        "With 1 or 2 trials, tune momentum (with 2 trials, not clearly different from sgd).",
+        "With 3 trials (the size of the pools), tune sgd (not clearly different from momentum).",
     ]
-    code, out, _ = cli("plan", "mine.toml", "--gpu-hours", "0.01", "--json")
+    code, out, _ = command("plan", "mine.toml", "--gpu-hours", "0.01", "--json")
     assert code == 0
-    found = json.loads(out)
-    assert found["gpu_hours"] == 0.01
-    assert [each["optimizer"] for each in found["within_budget"]] == ["sgd", "momentum"]
-    assert [each["trials"] for each in found["within_budget"]] == [3, 3]
-    code, out, _ = cli("plan", "mine.toml", "--gpu-hours", "0.0001")
+    printed = json.loads(out)
+    assert printed["gpu_hours"] == 0.01
+    assert [choice["optimizer"] for choice in printed["within_budget"]] == ["sgd", "momentum"]
+    assert [choice["trials"] for choice in printed["within_budget"]] == [3, 3]
+    code, out, _ = command("plan", "mine.toml", "--gpu-hours", "0.0001")
     assert code == 0
-    assert "sgd: not one trial" in out
-    assert json.loads(cli("plan", "mine.toml", "--gpu-hours", "0.0001", "--json")[1])["within_budget"][0] == {
+    assert "sgd: no trial fits" in out
+    assert json.loads(command("plan", "mine.toml", "--gpu-hours", "0.0001", "--json")[1])["within_budget"][0] == {
         "optimizer": "sgd",
         "trials": 0,
         "expected": None,
@@ -358,27 +349,27 @@ def test_plan_by_command(cli):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["rerun", "--seeds", "0"], "--seeds 0"),
+        (["rerun", "--seeds", "0"], "--seeds"),
         (["rerun", "--seeds", "few"], "--seeds"),
-        (["rerun", "--optimizers", "sgd", "--trial", "1"], "sgd's trial 1 is infeasible"),
+        (["rerun", "--optimizers", "sgd", "--trial", "1"], "trial 1 of sgd is infeasible"),
         (["rerun", "--trial", "9"], "sgd has no trial 9"),
         (["rerun", "--metric", "train_los"], "did you mean 'train_loss'"),
-        (["rerun", "--seed", "5"], "sgd has no trial to rerun yet: run it first"),
+        (["rerun", "--seed", "5"], "sgd has no trials to rerun yet; run it first"),
         (["rerun", "--out", "elsewhere"], "no such store"),
-        (["plan", "--gpu-hours", "0"], "--gpu-hours 0"),
-        (["plan", "--gpu-hours", "-1"], "--gpu-hours -1"),
-        (["plan", "--gpu-hours", "nan"], "--gpu-hours nan"),
-        (["plan", "--gpu-hours", "inf"], "--gpu-hours inf"),
+        (["plan", "--gpu-hours", "0"], "expected a finite number above 0"),
+        (["plan", "--gpu-hours", "-1"], "expected a finite number above 0"),
+        (["plan", "--gpu-hours", "nan"], "expected a finite number above 0"),
+        (["plan", "--gpu-hours", "inf"], "expected a finite number above 0"),
         (["plan", "--gpu-hours", "all"], "--gpu-hours"),
-        (["plan", "--seed", "5"], "no feasible trial has been run yet"),
+        (["plan", "--seed", "5"], "no feasible trials of this study"),
         (["plan", "--out", "elsewhere"], "no such store"),
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_done_is_refused_in_one_line(cli, tmp_path, arguments, words):
+def test_invalid_commands_are_refused_in_one_line(command, tmp_path, arguments, words):
     before = set(tmp_path.rglob("*"))
-    command, *options = arguments
-    code, out, err = cli(command, "mine.toml", *options)
+    name, *options = arguments
+    code, out, err = command(name, "mine.toml", *options)
     assert code == 2
     assert out == ""
     assert words in err

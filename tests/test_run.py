@@ -1,16 +1,17 @@
-"""The runner: which points a pool needs, and that neither order nor interruptions change it."""
+"""Running a study: which points a pool needs, and that neither order nor interruptions change it."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from fakes import FormulaExecutor, Interrupted
+from helpers import make_study
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ sizes = st.integers(1, 15)
 
 
 def shortest_prefix(feasible: Callable[[int], bool], n: int) -> range:
-    """The definition: try every length."""
+    """Apply the definition: try every length."""
     return next(range(length) for length in range(1000) if sum(map(feasible, range(length))) >= n)
 
 
@@ -45,7 +46,7 @@ def test_the_window_is_the_shortest_prefix_that_could_hold_n_feasible_trials(
 
 
 @given(outcomes, st.sets(st.integers(0, 60)), sizes)
-def test_the_next_missing_point_is_the_first_that_is_needed(
+def test_the_next_missing_point_is_the_first_needed_one(
     statuses: dict[int, Status], in_flight: set[int], n: int
 ) -> None:
     needed = [index for index in pool_window(statuses, n) if index not in statuses and index not in in_flight]
@@ -54,7 +55,7 @@ def test_the_next_missing_point_is_the_first_that_is_needed(
 
 @given(st.lists(st.sampled_from(Status), max_size=40), sizes)
 def test_a_full_pool_misses_nothing(statuses: list[Status], n: int) -> None:
-    """Of a finished prefix with n feasible trials, the pool is the first n of them."""
+    """The pool is the first n feasible trials of a finished prefix."""
     finished = dict(enumerate(statuses))
     feasible = [index for index, status in finished.items() if status is Status.FEASIBLE]
     missing = next_missing(finished, (), n)
@@ -67,13 +68,13 @@ def test_a_full_pool_misses_nothing(statuses: list[Status], n: int) -> None:
 
 
 @given(outcomes, sizes)
-def test_a_larger_pool_needs_the_smaller_one_s_points_and_more(statuses: dict[int, Status], n: int) -> None:
+def test_a_larger_pool_contains_the_smaller_one(statuses: dict[int, Status], n: int) -> None:
     assert set(pool_window(statuses, n)) < set(pool_window(statuses, n + 1))
     assert PoolCount.of(statuses, n, math.inf).feasible <= PoolCount.of(statuses, n + 1, math.inf).feasible
 
 
 @given(sizes, st.integers(0, 20))
-def test_an_end_comes_after_the_pool_could_be_full(n: int, feasible: int) -> None:
+def test_a_run_does_not_give_up_before_the_pool_could_be_full(n: int, feasible: int) -> None:
     assert n <= PoolCount(n, feasible, 0).limit <= max(10 * n, 20)
 
 
@@ -81,7 +82,7 @@ def test_an_end_comes_after_the_pool_could_be_full(n: int, feasible: int) -> Non
 
 
 def executor_of(feasible: Callable[[str, int], bool], slots: int = 3, **options: Any) -> FormulaExecutor:
-    """An executor whose trials are feasible as told."""
+    """Return an executor whose trials are feasible where ``feasible`` says so."""
 
     def loss(optimizer: str, point: Point) -> float:
         return 1.0 + point.index if feasible(optimizer, point.index) else np.inf
@@ -89,24 +90,9 @@ def executor_of(feasible: Callable[[str, int], bool], slots: int = 3, **options:
     return FormulaExecutor(loss, slots=slots, **options)
 
 
-def study_of(pool: int, **changes: Any) -> lf.Study:
-    optimizers = {
-        "one": {"rule": "sgd", "learning_rate": {"log": [1e-3, 1e-1]}},
-        "two": {"rule": "momentum", "learning_rate": {"log": [1e-3, 1e-1]}, "momentum": {"uniform": [0, 1]}},
-    }
-    content = {"workload": "quadratic", "steps": 4, "trials": 1, "pool": pool, "optimizers": optimizers}
-    return lf.Study(**content | changes)
-
-
 def grid_of(pool: int, size: int) -> lf.Study:
     rates = {"choice": [0.1 / (i + 1) for i in range(size)]}
-    return study_of(pool, search="grid", optimizers={"one": {"rule": "sgd", "learning_rate": rates}})
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    with Store.open("sqlite://") as store:
-        yield store
+    return make_study(trials=1, pool=pool, search="grid", optimizers={"sgd": {"rule": "sgd", "learning_rate": rates}})
 
 
 def everything(store: Store, study: lf.Study) -> dict[str, dict[int, Status]]:
@@ -114,12 +100,12 @@ def everything(store: Store, study: lf.Study) -> dict[str, dict[int, Status]]:
 
 
 def finish(study: lf.Study, store: Store, executor: FormulaExecutor) -> bool:
-    """Whether all pools could be filled."""
+    """Run the study and return whether all pools are full."""
     return run(study, store, executor) is None
 
 
 class Table(NamedTuple):
-    """Which points of which optimizer are feasible: listed at first, all alike from there on."""
+    """Which points of each optimizer are feasible: the first are listed, the rest are all the same."""
 
     listed: dict[str, list[bool]]
     rest: bool
@@ -130,7 +116,9 @@ class Table(NamedTuple):
 
 
 flags = st.lists(st.booleans(), max_size=30)
-tables = st.builds(lambda one, two, rest: Table({"one": one, "two": two}, rest), flags, flags, st.booleans())
+tables = st.builds(
+    lambda sgd, momentum, rest: Table({"sgd": sgd, "momentum": momentum}, rest), flags, flags, st.booleans()
+)
 
 
 @given(
@@ -143,7 +131,7 @@ tables = st.builds(lambda one, two, rest: Table({"one": one, "two": two}, rest),
 def test_neither_order_nor_interruptions_change_the_pool(
     feasible: Table, pool: int, slots: int, seed: int, interruptions: list[int]
 ) -> None:
-    study = study_of(pool)
+    study = make_study(trials=1, pool=pool)
     with Store.open("sqlite://") as calm, Store.open("sqlite://") as rough:
         executor = executor_of(feasible, slots=1)
         filled = finish(study, calm, executor)
@@ -158,13 +146,13 @@ def test_neither_order_nor_interruptions_change_the_pool(
         assert finish(study, rough, last) == filled
         trained += last.finished
 
-        found = everything(rough, study)
-        assert found == everything(calm, study)
-        for name, statuses in found.items():
+        stored = everything(rough, study)
+        assert stored == everything(calm, study)
+        for name, statuses in stored.items():
             assert {index: status is Status.FEASIBLE for index, status in statuses.items()} == {
                 index: feasible(name, index) for index in statuses
             }
-            # All that was trained is a prefix, and no point of it was trained twice.
+            # The trained points are a prefix, and each was trained once.
             assert sorted(index for optimizer, index in trained if optimizer == name) == list(range(len(statuses)))
             assert sorted(index for optimizer, index in executor.finished if optimizer == name) == sorted(statuses)
             if filled:
@@ -172,17 +160,17 @@ def test_neither_order_nor_interruptions_change_the_pool(
 
 
 @pytest.mark.parametrize("slots", [1, 3, 10])
-def test_nothing_superfluous_is_started(store: Store, slots: int) -> None:
-    """With 2, 3 and 5 infeasible, a pool of 6 is the first 9 points, however many slots stand ready."""
+def test_no_unneeded_point_is_started(store: Store, slots: int) -> None:
+    """With 2, 3 and 5 infeasible, a pool of 6 is the first 9 points, however many slots there are."""
     executor = executor_of(lambda _, index: index not in (2, 3, 5), slots=slots)
-    run(study_of(6), store, executor)
-    for name in ("one", "two"):
+    run(make_study(trials=1, pool=6), store, executor)
+    for name in ("sgd", "momentum"):
         assert sorted(point.index for optimizer, point in executor.started if optimizer == name) == list(range(9))
-    assert executor.asked == ["one", "two"]
+    assert executor.asked == ["sgd", "momentum"]
 
 
-def test_points_are_the_search_s(store: Store) -> None:
-    study, executor = study_of(5), executor_of(lambda *_: True)
+def test_the_search_defines_the_points(store: Store) -> None:
+    study, executor = make_study(trials=1, pool=5), executor_of(lambda *_: True)
     run(study, store, executor)
     for name in study.optimizers:
         search = Search(study, name)
@@ -196,28 +184,28 @@ def test_a_larger_pool_extends_the_smaller_one(store: Store) -> None:
     def feasible(optimizer: str, index: int) -> bool:
         return index % 3 != 1
 
-    run(study_of(4), store, executor_of(feasible))
-    before = {name: store.trials(study_of(4).identity(name)) for name in ("one", "two")}
+    run(make_study(trials=1, pool=4), store, executor_of(feasible))
+    before = {name: store.trials(make_study(trials=1, pool=4).identity(name)) for name in ("sgd", "momentum")}
     more = executor_of(feasible)
-    run(study_of(7), store, more)
-    assert more.asked == ["one", "two"]
+    run(make_study(trials=1, pool=7), store, more)
+    assert more.asked == ["sgd", "momentum"]
     for name, trials in before.items():
-        after = store.trials(study_of(7).identity(name))
+        after = store.trials(make_study(trials=1, pool=7).identity(name))
         assert [trial.point for trial in after[: len(trials)]] == [trial.point for trial in trials]
         assert {trial.point.index for trial in after} == set(shortest_prefix(lambda index: index % 3 != 1, 7))
         assert not {(name, trial.point.index) for trial in trials} & set(more.finished)
 
 
 def test_a_finished_study_trains_nothing(store: Store) -> None:
-    run(study_of(4), store, executor_of(lambda *_: True))
+    run(make_study(trials=1, pool=4), store, executor_of(lambda *_: True))
     for pool in (4, 2):
         again = executor_of(lambda *_: True)
-        run(study_of(pool), store, again)
+        run(make_study(trials=1, pool=pool), store, again)
         assert again.asked == []
 
 
 def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
-    study = study_of(5)
+    study = make_study(trials=1, pool=5)
 
     heard = []
 
@@ -238,95 +226,102 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
         def note(self, message: str) -> None: ...
 
     run(study, store, executor_of(lambda *_: True, slots=2), Listener())
-    each = ["begin {'one': {}}", "end one 5", "begin {'two': {}}", "end two 5"]
-    assert heard == ["begin {'one': {}, 'two': {}}", *each]
+    turns = ["begin {'sgd': {}}", "end sgd 5", "begin {'momentum': {}}", "end momentum 5"]
+    assert heard == ["begin {'sgd': {}, 'momentum': {}}", *turns]
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])
-def test_an_optimizer_without_a_feasible_trial_is_given_up(store: Store, pool: int, tried: int) -> None:
-    """The others run all the same; the error names it and its space."""
-    study, executor = study_of(pool), executor_of(lambda optimizer, _: optimizer == "two")
+def test_a_run_gives_up_an_optimizer_without_feasible_trials(store: Store, pool: int, tried: int) -> None:
+    """The others run anyway; the error names the optimizer and its space."""
+    study, executor = make_study(trials=1, pool=pool), executor_of(lambda optimizer, _: optimizer == "momentum")
     error = run(study, store, executor)
-    found = everything(store, study)
-    assert (len(found["one"]), len(found["two"])) == (tried, pool)
+    stored = everything(store, study)
+    assert (len(stored["sgd"]), len(stored["momentum"])) == (tried, pool)
     message = str(error)
-    assert message.startswith(f"one: only 0 of {tried} trials are feasible")
+    assert message.startswith(f"sgd: only 0 of {tried} trials are feasible")
     assert f"pool = {pool}" in message
     assert "learning_rate = {'log': [0.001, 0.1]}" in message
-    assert "two" not in message
+    assert "momentum" not in message
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(2, 20), (5, 50)])
-def test_an_optimizer_with_too_few_feasible_trials_is_given_up(store: Store, pool: int, tried: int) -> None:
-    study, executor = study_of(pool), executor_of(lambda optimizer, index: optimizer == "two" or index == 0)
-    assert re.search(
-        f"^one: only 1 of {tried} trials are feasible, too few for pool = {pool}", str(run(study, store, executor))
+def test_a_run_gives_up_an_optimizer_with_too_few_feasible_trials(store: Store, pool: int, tried: int) -> None:
+    study, executor = (
+        make_study(trials=1, pool=pool),
+        executor_of(lambda optimizer, index: optimizer == "momentum" or index == 0),
     )
-    assert {name: len(statuses) for name, statuses in everything(store, study).items()} == {"one": tried, "two": pool}
-
-
-def test_all_failures_are_told_together(store: Store) -> None:
     assert re.search(
-        r"^one: only 0 of 20 .*; two: only 0 of 20 ", str(run(study_of(2), store, executor_of(lambda *_: False)))
+        f"^sgd: only 1 of {tried} trials are feasible, too few for pool = {pool}", str(run(study, store, executor))
+    )
+    assert {name: len(statuses) for name, statuses in everything(store, study).items()} == {
+        "sgd": tried,
+        "momentum": pool,
+    }
+
+
+def test_all_shortages_are_reported_together(store: Store) -> None:
+    assert re.search(
+        r"^sgd: only 0 of 20 .*; momentum: only 0 of 20 ",
+        str(run(make_study(trials=1, pool=2), store, executor_of(lambda *_: False))),
     )
 
 
-def test_an_optimizer_given_up_stays_given_up(store: Store) -> None:
-    """Running again trains nothing more, and says so again."""
-    first = run(study_of(2), store, executor_of(lambda *_: False))
+def test_running_again_reports_the_same_shortage(store: Store) -> None:
+    """And trains nothing."""
+    first = run(make_study(trials=1, pool=2), store, executor_of(lambda *_: False))
     again = executor_of(lambda *_: False)
-    second = run(study_of(2), store, again)
+    second = run(make_study(trials=1, pool=2), store, again)
     assert str(second) == str(first)
     assert again.started == []
 
 
-def test_an_executor_is_not_asked_where_there_is_nothing_to_hand_out(store: Store) -> None:
-    """Being asked, it compiles its program."""
-    for study in (study_of(2), grid_of(pool=4, size=6)):
+def test_an_executor_is_not_called_if_nothing_is_missing(store: Store) -> None:
+    """It would compile its program."""
+    for study in (make_study(trials=1, pool=2), grid_of(pool=4, size=6)):
         assert run(study, store, executor_of(lambda *_: False))
         again = executor_of(lambda *_: False)
         assert run(study, store, again)
         assert again.asked == []
 
 
-def test_a_grid_s_pool_is_full_once_all_its_points_are_tried(store: Store) -> None:
-    """There are no others: those that diverged are part of its result."""
+def test_a_grids_pool_is_full_once_all_points_are_tried(store: Store) -> None:
+    """There are no other points; infeasible ones are part of the result."""
     study = grid_of(pool=4, size=6)
     executor = executor_of(lambda _, index: index in (0, 2, 5))
     run(study, store, executor)
-    assert sorted(executor.finished) == [("one", index) for index in range(6)]
-    found = lf.Comparison.load(study, store)
-    assert found.complete
-    assert not any("larger pool" in check.remedy for check in found.health())
+    assert sorted(executor.finished) == [("sgd", index) for index in range(6)]
+    comparison = lf.Comparison.load(study, store)
+    assert comparison.complete
+    assert not any("larger pool" in check.remedy for check in comparison.health())
 
 
-def test_other_metrics_than_the_stored_trials_have_are_refused_before_training(store: Store) -> None:
+def test_changed_metrics_are_rejected_before_training(store: Store) -> None:
     study = grid_of(pool=2, size=6)
     run(study, store, executor_of(lambda *_: True))
     with store._engine.begin() as connection:
         connection.exec_driver_sql("""UPDATE optimizers SET metrics = '{"other": "minimize"}'""")
     executor = executor_of(lambda *_: True)
-    with pytest.raises(StoreError, match="its trials have other metrics; raise the workload's version"):
+    with pytest.raises(StoreError, match=r"metrics other, .*; increase the workload's version"):
         run(study.replace(pool=4), store, executor)
     assert executor.asked == []
 
 
-def test_a_grid_without_a_feasible_point_is_exhausted(store: Store) -> None:
+def test_a_grid_without_feasible_points_is_exhausted(store: Store) -> None:
     assert re.search(
-        r"^one: none of the grid's 6 points is feasible; lower its learning rat",
+        r"^sgd: none of the grid's 6 points is feasible; lower its learning rates",
         str(run(grid_of(pool=4, size=6), store, executor_of(lambda *_: False))),
     )
 
 
-def test_a_grid_whose_pool_fills_leaves_the_rest(store: Store) -> None:
+def test_a_grid_stops_when_its_pool_is_full(store: Store) -> None:
     executor = executor_of(lambda _, index: index != 1)
     run(grid_of(pool=4, size=10), store, executor)
     assert sorted(index for _, index in executor.finished) == list(range(5))
 
 
 def test_a_grid_given_up_early_does_not_claim_to_be_exhausted(store: Store) -> None:
-    """All of the first 20 points are infeasible; the grid has 80 more."""
+    """The first 20 points are infeasible; the grid has 80 more."""
     error = run(grid_of(pool=2, size=100), store, executor_of(lambda *_: False))
-    assert len(everything(store, grid_of(2, 100))["one"]) == 20
+    assert len(everything(store, grid_of(2, 100))["sgd"]) == 20
     assert "the grid's 20 points" not in str(error)

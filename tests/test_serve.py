@@ -89,7 +89,7 @@ def ask(url: str, method: str = "GET", **headers: str) -> Answer:
 @contextmanager
 def serving(study: lf.Study, store: Path, host: str = "127.0.0.1") -> Iterator[str]:
     """The URL of a server in a thread."""
-    with serve.Server(serve.Live(study, str(store), lf.Comparison), host, 0) as server:
+    with serve.Server(serve.Live(study, str(store)), host, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -155,7 +155,7 @@ def test_reruns_appear_in_the_page(url, study, store):
     put(study, store, "sgd", {0: 0.25, 1: 0.5})
     assert "fresh seeds" not in ask(url).text
     with lf.Store.open(store) as opened:
-        again = lf.rerun_study(lf.Comparison(study, opened), ["sgd"], seeds=2)
+        again = lf.rerun_study(lf.Comparison.load(study, opened), ["sgd"], seeds=2)
     put(again, store, "sgd", {0: 0.375, 1: 0.125})
     assert "fresh seeds" in ask(url).text
 
@@ -360,15 +360,15 @@ def test_a_port_in_use_is_told_in_one_line(cli, url):
     port = url.split(":")[2].strip("/")
     code, out, err = cli("serve", "small.toml", "--port", port)
     assert (code, out) == (2, "")
-    assert err == f"levelfield: port {port} is in use: choose another by --port, or 0 for any free one\n"
+    assert err == f"levelfield: port {port} is in use; choose another one, or 0 for any free port\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--port", "65536"], ["--port", "65535"]),
-        (["--host", "192.0.2.1"], ["192.0.2.1", "cannot be listened on"]),
-        (["--host", "x" * 70], ["cannot be listened on"]),
+        (["--host", "192.0.2.1"], ["192.0.2.1", "cannot listen there"]),
+        (["--host", "x" * 70], ["cannot listen there"]),
         (["--port", "0", "--store", "small.toml"], ["small.toml", "not a database"]),
         (["--port", "0", "--store", "mysql://x/y"], ["mysql://", "postgresql://"]),
     ],
@@ -395,7 +395,7 @@ def test_the_command_from_its_start_to_its_end(tmp_path, study, ending, host):
     )
     try:
         line = process.stdout.readline()
-        said = re.fullmatch(rf"serving small on (http://{host}:[1-9]\d*/) \(Ctrl-C ends it\)\n", line)
+        said = re.fullmatch(rf"Serving small on (http://{host}:[1-9]\d*/) \(press Ctrl-C to stop\)\n", line)
         assert said, line
         assert state(said[1])["complete"] is False
         process.send_signal(ending)
@@ -406,7 +406,7 @@ def test_the_command_from_its_start_to_its_end(tmp_path, study, ending, host):
     assert out == ""
     store, *warning = err.splitlines()
     assert store == (
-        "levelfield-out/small/trials.db: no such store yet; the page fills once 'levelfield run' has made it"
+        "levelfield-out/small/trials.db: no such store yet; the page fills once 'levelfield run' creates it"
     )
-    everybody = f"--host {host}: everybody who can reach this machine can read the study"
+    everybody = f"--host {host}: everyone who can reach this machine can read the study"
     assert warning == ([everybody] if host == "0.0.0.0" else [])

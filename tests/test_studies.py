@@ -1,4 +1,4 @@
-"""The built-in studies: valid, and showing what they are there to show."""
+"""The built-in studies are valid and show what they are meant to show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_built_in_study_is_valid(name):
 
 
 @pytest.mark.parametrize("name", ["fashion_mini", "tolstoi_mini", "quadratic"])
-def test_the_embedded_studies_compare_the_papers_six(name):
+def test_the_embedded_studies_compare_the_six_optimizers_of_the_paper(name):
     study = lf.load_study(name)
     assert list(study.optimizers) == SIX
     assert study.pool >= 20
@@ -37,13 +37,12 @@ def test_on_wilsons_problem_adam_loses_only_with_the_default_epsilon(tmp_path):
     assert comparison.outcome("adam").best(k=10).mean < 0.01
     assert comparison.beats("sgd", "adam_default", k=10) > 0.95
     assert comparison.beats("sgd", "adam", k=10) < 0.05
-    said = " ".join(comparison.sentences())
-    assert "beats adam_default in all repetitions" in said
+    assert "beats adam_default in all repetitions" in " ".join(comparison.sentences())
 
 
 @pytest.mark.slow
 def test_the_default_comparison(tmp_path):
-    """All six are tuned well enough to learn, and the more general ones do not lose to their special cases."""
+    """All six learn, and the general ones do not lose to their special cases."""
     comparison = lf.compare(lf.load_study("fashion_mini"), tmp_path / "trials.db")
     assert comparison.complete
     for name in SIX:
@@ -56,7 +55,7 @@ def test_the_default_comparison(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fashion_mini", "tolstoi_mini", "quadratic", "wilson"])
 def test_on_a_gpu_a_trial_among_many_equals_the_trial_alone(name):
-    """To a relative 1e-3 after 40 steps in full float32: grouped kernels add up in another order."""
+    """Up to a relative error of 1e-3 after 40 steps in full float32, because grouped kernels add in another order."""
     if jax.default_backend() != "gpu":
         pytest.skip("there is no GPU")
     sgd = {"learning_rate": {"log": [1e-3, 1e-1]}}
@@ -65,8 +64,8 @@ def test_on_a_gpu_a_trial_among_many_equals_the_trial_alone(name):
 
     def losses(slots: int, indices: list[int]) -> dict[int, np.ndarray]:
         waiting = iter([search.point(index) for index in indices])
-        segments = train(program(job(study, "sgd"), slots), lambda: next(waiting, None))
-        trials = [trial for segment in segments for trial in segment.finished]
+        stretches = train(program(job(study, "sgd"), slots), lambda: next(waiting, None))
+        trials = [trial for stretch in stretches for trial in stretch.finished]
         return {trial.point.index: trial.curve.values["train_loss"] for trial in trials}
 
     with jax.default_matmul_precision("highest"):

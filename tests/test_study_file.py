@@ -95,7 +95,7 @@ RULES = st.one_of(
     merged(st.just({"rule": "nesterov"}), LEARNING_RATES, fractions("momentum")),
     merged(st.just({"rule": "rmsprop"}), SCALED_RATES, fractions("momentum"), fractions("rho")),
     merged(st.just({"rule": "adam"}), SCALED_RATES, fractions("beta1"), fractions("beta2")),
-    st.just({"rule": "optax.adamw", "learning_rate": LOG, "nesterov": True, "mu_dtype": "float32"}),
+    st.just({"rule": "optax.adamw", "learning_rate": LOG, "nesterov": True}),
 )
 DECAYS = st.one_of(FRACTIONS, choices(FRACTIONS))
 SCHEDULES = st.one_of(

@@ -61,8 +61,8 @@ class UnknownName(UsageError):
     def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
         """Return an error that says that a name is unknown and suggests the closest one.
 
-        >>> print(UnknownName.of("metric of wilson", "loss", ["train_loss"]))
-        unknown metric 'loss' of wilson; did you mean 'train_loss'?
+        >>> print(UnknownName.of("metric of wilson", "train_los", ["train_loss"]))
+        unknown metric 'train_los' of wilson; did you mean 'train_loss'?
         """
         noun, of, owner = kind.partition(" of ")
         return cls(f"unknown {noun} {name!r}{of}{owner}{suggestion(name, sorted(known))}")

@@ -67,12 +67,14 @@ def _hyperparameter(name: str, parameter: Parameter) -> Hyperparameter:
         # Switches and whole numbers control Python code in optax; everything else is arithmetic.
         traced=kind == "number" and not isinstance(default, int),
         kind=kind,
-        default=None if kind == "object" else default,
+        default=None if default is _NO_LITERAL else default,
     )
 
 
 def _kind(name: str, parameter: Parameter) -> Kind:
     annotated, default = parameter.types, parameter.default
+    if "dtype" in name:  # optax takes its name, such as "bfloat16"
+        return "text"
     if default is _NO_LITERAL or name in _OBJECTS:
         return "object"
     if isinstance(default, bool) or annotated == {"bool"}:

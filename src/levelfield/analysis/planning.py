@@ -106,7 +106,7 @@ class Plan:
         for stretch in self.stretches:
             trials = pluralize(stretch.last, "trial")
             if stretch.first < stretch.last:
-                trials = f"{stretch.first} to {trials}"
+                trials = f"{stretch.first} {'or' if stretch.last == stretch.first + 1 else 'to'} {trials}"
             limit = " (the size of the pools)" if stretch is self.stretches[-1] else ""
             lines.append(f"With {trials}{limit}, tune {stretch.recommendation}.")
         return lines

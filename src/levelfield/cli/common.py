@@ -53,7 +53,7 @@ def _options(
 
 
 def _integer(text: str) -> int:
-    """Parse an integer; 1e3 is one, too."""
+    """Parse an integer, such as 1000 or 1e3."""
     try:
         value = float(text)
     except ValueError:
@@ -65,18 +65,19 @@ def _integer(text: str) -> int:
 
 StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The name of a built-in study, or a .toml file.")]
 Trials = Annotated[
-    int | None, typer.Option("--trials", metavar="K", parser=_integer, help="Trials that a tuner may spend.")
+    int | None,
+    typer.Option("--trials", metavar="K", parser=_integer, help="Trials that a tuner can spend on each optimizer."),
 ]
 Pool = Annotated[
     int | None,
     typer.Option("--pool", metavar="N", parser=_integer, help="Feasible trials to run for each optimizer."),
 ]
-Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integer, help="Training steps of a trial.")]
-Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Only these optimizers of the study.")]
+Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integer, help="Training steps per trial.")]
+Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only these optimizers of the study.")]
 Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: scale steps, trials and pool by this factor.")]
-Slots = Annotated[str, typer.Option(metavar="auto|n", help="Trials trained side by side.")]
-Executor = Annotated[str, typer.Option(help="Where to train: local.")]
+Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
+Executor = Annotated[str, typer.Option(metavar="NAME", help="Where to train: local.")]
 StoreOption = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="A file or a postgresql:// URL.  [default: OUT/trials.db]"),

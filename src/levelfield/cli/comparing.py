@@ -47,7 +47,7 @@ def compare(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run what is missing of a study, print the comparison and write report.html."""
+    """Train what is missing, print the comparison, write report.html."""
     from levelfield import run
     from levelfield.comparison import Comparison
 
@@ -76,7 +76,7 @@ def run(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Run what is missing of a study."""
+    """Train the trials of a study that the store does not have yet."""
     from levelfield import run
 
     location = store_name(study, store, out)
@@ -119,7 +119,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the comparison of the trials run so far and write report.html."""
+    """Print the comparison so far and write report.html."""
     from levelfield.comparison import Comparison
 
     others = [_beside(name, study, store) for name in beside or []]
@@ -141,7 +141,9 @@ def serve(
     store: StoreOption = None,
     out: Out = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for any free one.")] = 8765,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="The port to listen on; 0 for any free port.")
+    ] = 8765,
 ) -> None:
     """Show the report in a browser while the study runs."""
     from levelfield.report.serve import Live, Server
@@ -175,7 +177,10 @@ def check(
     slots: Slots = "auto",
     as_json: Json = False,
 ) -> None:
-    """Validate a study and show its cost and which spaces can express which optimizers."""
+    """Validate a study and show its cost.
+
+    Also shows which optimizers the search spaces of the others can express.
+    """
     from levelfield.formatting import format_duration, pluralize
     from levelfield.run import coverage, prepared
 
@@ -235,7 +240,7 @@ def export(
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
-    """Write the stored trials of a study as a table."""
+    """Write the stored trials of a study to a table."""
     from levelfield.export import check_format, write_trials
 
     check_format(output)

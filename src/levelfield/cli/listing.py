@@ -11,7 +11,7 @@ from levelfield.errors import DataError
 
 @app.command()
 def taxonomy(as_json: Json = False) -> None:
-    """Draw the inclusions between update rules and verify each numerically."""
+    """Draw and verify the inclusions between update rules."""
     from rich.console import Console
     from rich.progress import track
 

@@ -46,7 +46,7 @@ def refine(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Propose better search spaces from the trials run so far, as a new study."""
+    """Propose better search spaces, as a new study file."""
     from levelfield.store import without_password
 
     if output and os.path.lexists(output):
@@ -121,7 +121,10 @@ def ladder(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Tune the learning rate alone, then also its schedule, momentum, ε and everything; show who leads each time."""
+    """Compare optimizers while tuning more and more hyperparameters.
+
+    The learning rate alone comes first, then also its schedule, momentum, ε, and everything.
+    """
     from levelfield import run
     from levelfield.analysis.protocols import by_protocol, pairs
     from levelfield.comparison import Comparison
@@ -165,7 +168,8 @@ def rerun(
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="n", min=1, help="Number of fresh seeds.")] = 5,
     metric: Annotated[
-        str | None, typer.Option(help="Choose the best trial by this metric.  [default: the study's]")
+        str | None,
+        typer.Option(metavar="NAME", help="Choose the best trial by this metric.  [default: the study's]"),
     ] = None,
     slots: Slots = "auto",
     executor: Executor = "local",
@@ -173,7 +177,10 @@ def rerun(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Train the best trials again with fresh seeds; print the mean, min and max, as Wilson et al. report them."""
+    """Train the best trials again with fresh seeds.
+
+    Prints mean, min and max, as Wilson et al. report them.
+    """
     from dataclasses import replace
 
     from levelfield import run
@@ -202,13 +209,17 @@ def rerun(
 def plan(
     study: "Study",
     gpu_hours: Annotated[
-        float | None, typer.Option("--gpu-hours", metavar="H", help="A budget of time on the device of the trials.")
+        float | None,
+        typer.Option("--gpu-hours", metavar="H", help="Time budget in hours, on the device that ran the trials."),
     ] = None,
     store: StoreOption = None,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show which optimizer to tune with how many trials, from the trials run so far."""
+    """Show which optimizer to tune, and with how many trials.
+
+    The answer is based on the trials run so far.
+    """
     from levelfield.analysis.planning import plan
     from levelfield.run import read_pools
 

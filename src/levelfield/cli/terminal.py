@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -19,8 +21,9 @@ from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
 from levelfield.report.narrative import followed_sentences, rerun_sentences, search_sentences, sentences
 from levelfield.taxonomy.verify import Verification
 
-_PIPE_WIDTH = 120  # a pipe has no width of its own
-_LEAST_WIDTH = 30  # of a column of hyperparameters; where there is less, they go below the table
+_PIPE_WIDTH = 120  # of output to a pipe, which has no width
+_LEAST_WIDTH = 30  # of the column of hyperparameters; with less room, they go below the table
+_LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
 
 def _console(console: Console | None) -> Console:
@@ -45,23 +48,44 @@ def print_comparison(results: Results, console: Console | None = None) -> None:
         if lines:
             console.print(f"\n{heading}" if heading else "", highlight=False, markup=False)
         for line in lines:
-            console.print(f"  {line}" if heading else line, highlight=False, markup=False)
+            _print_wrapped(line, console, indent=2 if heading else 0)
+
+
+def _print_wrapped(line: str, console: Console, indent: int) -> None:
+    """Print a line with an indent that its continuation lines keep."""
+    blanks = " " * indent
+    wrapped = textwrap.fill(
+        line,
+        console.width,
+        initial_indent=blanks,
+        subsequent_indent=2 * blanks,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    console.print(wrapped, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_table(results: Results, console: Console) -> None:
     """Print the outcome table; on a narrow terminal without borders, and with the long texts below it."""
     columns = shown_columns(results)
     table = _table(results, columns, wide=True)
-    without = [column for column in columns if column.key != "hyperparameters"]
+    without = [column for column in columns if not column.is_long]
     room = console.width - console.measure(_table(results, without, wide=True)).maximum
     if room >= _LEAST_WIDTH:
         console.print(table)
         return
-    console.print(_table(results, without, wide=False))
+    narrow = _table(results, without, wide=False)
+    # If it still does not fit, the terminal may break its lines, but nothing is cut.
+    width = console.width
+    natural = Measurement.get(console, console.options.update(max_width=1000), narrow).maximum
+    foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
+    console.width = max(width, natural - foldable)
+    console.print(narrow)
+    console.width = width
     console.print("\nBest hyperparameters:", highlight=False)
     for row in rows(results):
         hyperparameters = format_hyperparameters(row["best_hyperparameters"]) or MISSING
-        console.print(f"  {row['optimizer']}: {hyperparameters}", highlight=False, markup=False)
+        _print_wrapped(f"{row['optimizer']}: {hyperparameters}", console, indent=2)
 
 
 def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
@@ -70,12 +94,18 @@ def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
     if wide:
         table = Table(title=title, title_justify="left")
     else:
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         heading = column.heading(results)
         label = Text(_lines(heading.main, heading.small))
+        # On a narrow terminal a long name is folded before a number is cut.
+        foldable = column.is_long or (column.key == "optimizer" and not wide)
         table.add_column(
-            label, justify="right" if column.is_number else "left", no_wrap=column.key != "hyperparameters"
+            label,
+            justify="right" if column.is_number else "left",
+            no_wrap=not foldable,
+            overflow="fold",
+            min_width=_LEAST_NAME if foldable else None,
         )
     for outcome in results.outcomes.values():
         cells = [column.text(results, outcome, results.k()) for column in columns]
@@ -110,14 +140,11 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
     if changes := flips(columns):
         console.print("Rank changes (win rate in parentheses):", highlight=False)
     for flip in changes:
-        console.print(f"  {flip}", highlight=False, markup=False)
+        _print_wrapped(str(flip), console, indent=2)
     settled = [pair for pair in pairs(columns) if pair.settles]
     for pair in settled:
-        console.print(
-            f"  {pair.ours} and {pair.theirs}: {pair.leaders[str(pair.settles)]} leads from {pair.settles} on.",
-            highlight=False,
-            markup=False,
-        )
+        leader = pair.leaders[str(pair.settles)]
+        _print_wrapped(f"{pair.ours} and {pair.theirs}: {leader} leads from {pair.settles} on.", console, indent=2)
     if not settled:
         console.print("No two rules change rank between the rungs.", highlight=False)
 

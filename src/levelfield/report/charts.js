@@ -58,30 +58,35 @@ function unpacked({ columns, texts }) {
 
 class Chart {
   constructor(place, panel) {
-    Object.assign(this, { place, panel, drawn: null, drawnAs: "", visible: false });
+    Object.assign(this, { place, panel, drawn: null, drawnAs: "", visible: false, drawing: Promise.resolve() });
     this.live = panel.live ? LIVE.get(panel.figure) : null;
     this.rows = panel.rows ? unpacked(panel.rows) : [];
   }
 
-  /** Recomputes the rows, and draws them if the chart has been in sight. */
-  async update(page) {
-    const { view, prepared } = page, about = prepared.get(this.panel.figure);
-    if (this.live) this.rows = this.live.rows(view, this.panel, about);
-    if (!this.visible) return;
-    const values = this.values(view, about), drawnAs = JSON.stringify(values);
+  /** Recomputes the rows, and draws them if the chart has been in sight, once it has drawn what came before. */
+  update(page) {
+    if (this.live) this.rows = this.live.rows(page.view, this.panel, page.prepared.get(this.panel.figure));
+    if (this.visible) this.drawing = this.drawing.then(() => this.draw(page));
+    return this.drawing;
+  }
+
+  /** Draws the latest rows; into the same chart, unless its axes have changed. */
+  async draw(page) {
+    const values = this.values(page.view, page.prepared.get(this.panel.figure)), drawnAs = JSON.stringify(values);
+    const rows = this.rows.map(row => ({ ...row }));  // Vega marks the objects that it is given
     if (this.drawn && drawnAs === this.drawnAs) {
-      const { view: vega } = await this.drawn;
-      vega.data("rows", this.rows);
-      await vega.runAsync();
+      const { view } = await this.drawn;
+      view.data("rows", rows);
+      await view.runAsync();
       return;
     }
-    this.drawnAs = drawnAs;
     (await this.drawn)?.finalize();
     const spec = this.live ? fill(this.panel.spec, this.panel.slots, values) : this.panel.spec;
-    this.drawn = vegaEmbed(this.place, { ...spec, width: "container", datasets: { rows: this.rows } },
+    this.drawnAs = drawnAs;
+    this.drawn = vegaEmbed(this.place, { ...spec, width: "container", datasets: { ...spec.datasets, rows } },
       { actions: false, renderer: "svg", config: CONFIG, logLevel: 1 });
-    const { view: vega } = await this.drawn;
-    this.live?.drawn?.(page, this.panel, vega);
+    const { view } = await this.drawn;
+    this.live?.drawn?.(page, this.panel, view);
   }
 
   /** What the slots hold. */

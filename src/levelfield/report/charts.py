@@ -55,8 +55,8 @@ class Names:
 
     @property
     def label(self) -> str:
-        """The name as a Vega expression, for axes and legends."""
-        return f"{json.dumps(self.every)}[datum.value]"
+        """The name behind datum.value, for axes and legends."""
+        return text_expression(f"{json.dumps([f' {name}' for name in self.every])}[datum.value]")
 
     def axis(self, **properties: Any) -> alt.Axis:
         return alt.Axis(labelExpr=self.label, **properties)
@@ -67,6 +67,19 @@ class Names:
             title=None, orient="bottom", columns=4, symbolType="circle", symbolOpacity=1, labelExpr=self.label
         )
         return alt.Color(f"{self.field}:N", scale=scale, legend=drawn if legend else None)
+
+
+def text_expression(literal: str) -> str:
+    """Return a Vega expression for a literal text that begins with a space, without that space.
+
+    Vega looks up texts in plain objects as well: a literal "constructor" makes it fail.
+    """
+    return f"slice({literal}, 1)"
+
+
+def title(text: str) -> alt.Title:
+    """Return a title that may be any text."""
+    return alt.Title(alt.ExprRef(text_expression(json.dumps(f" {text}"))), anchor="start", fontSize=12)
 
 
 # ---------------------------------------------------------------------------- slots
@@ -178,7 +191,7 @@ def conditional(channel: Any, value: Any, otherwise: Any, **condition: str) -> A
 
 
 def step_axis(title: str) -> alt.X:
-    return alt.X("step:Q", title=title, axis=alt.Axis(format="~s", grid=False, tickCount=5))
+    return alt.X("step:Q", title=title, axis=alt.Axis(format=",.0f", grid=False, tickCount=5))
 
 
 def by_optimizer(names: Names, tooltip: Sequence[alt.Tooltip]) -> alt.Chart:

@@ -53,9 +53,8 @@ def _caveats(results: Results) -> list[str]:
 
 def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     study, k = results.study, results.study.trials
-    sign = results.outcome(names[0]).metrics[study.select].sign
     means = {name: results.outcome(name).best(k).mean for name in names}
-    first, *others = sorted(names, key=lambda name: (math.isnan(means[name]), sign * means[name]))
+    first, *others = [name for name in results.ranking() if name in means]
     if math.isnan(means[first]):
         return [f"No optimizer has an expected {study.select}: too many of the best of {k} are not finite."]
     best = format_metric(study.select, means[first])
@@ -74,8 +73,8 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
         lines.append(f"It beats {join_words(beaten)} in {share} repetitions.")
     for name in ahead:
         lines.append(
-            f"However, {name} wins {percent_rounded_down(losses[name])} of repetitions against it; the rest are so "
-            f"much worse that its mean is worse."
+            f"However, {name} wins {percent_rounded_down(losses[name])} of repetitions against it; in the others it is "
+            f"so much worse that its mean is worse."
         )
     if close:
         # A rate that rounds to 95% would read as clear.

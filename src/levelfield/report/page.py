@@ -87,10 +87,12 @@ def write_figures(results: Results, folder: Path, protocols: Sequence[Results] =
 
 def file_spec(part: Part, columns: int) -> dict[str, Any]:
     """Return the panels of a part as one specification, with their rows."""
-    datasets, views = {}, []
+    datasets: dict[str, Any] = {}
+    views = []
     for i, panel in enumerate(part.panels):
-        datasets[f"rows{i}"] = panel.rows
-        views.append(_without_selections(panel.spec(), f"rows{i}"))
+        view = _without_selections(panel.spec(), f"rows{i}")
+        datasets |= {f"rows{i}": panel.rows} | view.pop("datasets", {})
+        views.append(view)
     scales = {"resolve": {"scale": {"color": "independent", "strokeDash": "independent"}}}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",

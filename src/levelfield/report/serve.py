@@ -1,4 +1,4 @@
-"""The page over a running study: a small server that only reads, and draws anew when there are new trials."""
+"""A small server for the page of a running study. It only reads, and renders again when there are new trials."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    # Vega compiles its expressions, hence 'unsafe-eval'. All that the page may ask for is this server's state.
+    # Vega compiles its expressions, hence 'unsafe-eval'. The page may only send requests to this server.
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -33,25 +33,25 @@ _HEADERS = {
 
 
 class Live:
-    """What a store holds of a study at this moment."""
+    """The current state of a study in a store."""
 
     def __init__(self, study: Study, location: str) -> None:
         self.study = study
         self._location = location
         self._identities = {name: study.identity(name) for name in study.optimizers}
         self._text = study.to_toml()
-        self._drawing = threading.Lock()
-        self._drawn: tuple[tuple[str, int], str] | None = None  # what it was drawn from, and the page
+        self.rendering = threading.Lock()
+        self._rendered: tuple[tuple[str, int], str] | None = None  # what it was rendered from, and the page
 
     def _open(self) -> Store:
-        """The store as it is now; an empty one while there is none."""
+        """Open the store, or an empty one if it does not exist yet."""
         try:
             return Store.open(self._location, create=False)
         except NoStore:
             return Store.open("sqlite://")
 
     def state(self) -> dict[str, Any]:
-        """How full the pools are, and a version that changes when their trials do. Reads no curves."""
+        """Return how full the pools are, and a version that changes with their trials. Reads no curves."""
         counts: dict[str, PoolCount] = {}
         pools = []
         with self._open() as store:
@@ -69,19 +69,19 @@ class Live:
         }
 
     def page(self) -> str:
-        """The report of what there is. Those who ask while it is being drawn wait, and get the same."""
-        with self._drawing:
-            # The version is read first: trials that arrive in between are drawn now, and again, never missed.
+        """Return the page. Requests that arrive while it is being rendered wait for it."""
+        with self.rendering:
+            # The version is read first, so that trials that arrive in between are rendered twice rather than missed.
             version = self.state()["version"]
             with self._open() as store:
-                source = version, store.count()  # reruns and the like are no part of the pools, but of the page
-                if self._drawn is None or self._drawn[0] != source:
-                    self._drawn = source, render(read(self.study, store), version=version)
-            return self._drawn[1]
+                source = version, store.count()  # reruns change the page, but not the pools
+                if self._rendered is None or self._rendered[0] != source:
+                    self._rendered = source, render(read(self.study, store), version=version)
+            return self._rendered[1]
 
 
 class Server(ThreadingHTTPServer):
-    """Listens as soon as it is made; ``serve_forever`` answers."""
+    """Listens from the start; ``serve_forever`` answers."""
 
     request_queue_size = 64
 
@@ -93,25 +93,34 @@ class Server(ThreadingHTTPServer):
         except (OSError, UnicodeError) as error:
             if getattr(error, "errno", None) == errno.EADDRINUSE:
                 raise UsageError(f"port {port} is in use; choose another one, or 0 for any free port") from None
-            raise UsageError(f"{host}:{port}: cannot be listened on ({getattr(error, 'strerror', error)})") from None
+            reason = getattr(error, "strerror", error)
+            raise UsageError(
+                f"{host}:{port}: cannot listen there ({reason}); expected an address of this machine"
+            ) from None
         bound = str(self.server_address[0])
         self.loopback = ipaddress.ip_address(bound).is_loopback
         self.host = f"[{bound}]" if ":" in bound else bound
         self.url = f"http://{self.host}:{self.server_address[1]}/"
 
     def server_bind(self) -> None:
-        """HTTPServer's own asks for the machine's name, too: slow where DNS is, and of no use here."""
+        """Bind without HTTPServer's look-up of the machine's name, which can be slow and is not needed."""
         socketserver.TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a reader who has left is no error
+        if not isinstance(sys.exception(), ConnectionError):  # readers may leave
             super().handle_error(request, client_address)
 
-    def is_meant(self, host: str) -> bool:
-        """Whether a request was sent here knowingly.
+    def server_close(self) -> None:
+        """Stop listening, and wait for a page that is being rendered."""
+        super().server_close()
+        with self.live.rendering:
+            pass
 
-        A web site whose name resolves to this machine (DNS rebinding) would be let into a server that only this
-        machine can reach; its own name, in the Host header, gives it away.
+    def is_addressed(self, host: str) -> bool:
+        """Return whether the Host header of a request names this server.
+
+        A web site whose name resolves to this machine (DNS rebinding) must not read from a server that only this
+        machine can reach.
         """
         name = re.sub(r":\d*$", "", host.lower())
         return not self.loopback or name in ("127.0.0.1", "localhost", "[::1]", self.host)
@@ -120,11 +129,11 @@ class Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "levelfield", ""
-    timeout = 60  # seconds, for those who connect and then say nothing
+    timeout = 60  # seconds, for connections that stay silent
 
     def do_GET(self) -> None:
         try:
-            answer = self._look(self.path.partition("?")[0])
+            answer = self._respond(self.path.partition("?")[0])
         except StoreError as error:
             answer = HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n", "text/plain"
         except Exception:
@@ -132,22 +141,21 @@ class _Handler(BaseHTTPRequestHandler):
             raise
         self._answer(*answer)
 
-    def _look(self, path: str) -> tuple[HTTPStatus, str, str]:
-        if not self.server.is_meant(self.headers.get("Host", "")):
-            line = f"this server is {self.server.url}, and answers to no other name\n"
-            return HTTPStatus.FORBIDDEN, line, "text/plain"
+    def _respond(self, path: str) -> tuple[HTTPStatus, str, str]:
+        if not self.server.is_addressed(self.headers.get("Host", "")):
+            return HTTPStatus.FORBIDDEN, f"Unknown host; use {self.server.url}\n", "text/plain"
         if path == "/":
             return HTTPStatus.OK, self.server.live.page(), "text/html"
         if path == "/state":
             return HTTPStatus.OK, json.dumps(self.server.live.state()), "application/json"
-        return HTTPStatus.NOT_FOUND, "nothing is here: / is the page, /state how far the study is\n", "text/plain"
+        return HTTPStatus.NOT_FOUND, "Not found; / is the report, /state the progress\n", "text/plain"
 
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server refuses by itself: broken requests, and methods for which there is no do_METHOD."""
+        """Answer what http.server refuses: broken requests, and methods without a do_METHOD."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
-            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "this server only reads: GET and HEAD"
+            code, message = HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are supported"
         self._answer(HTTPStatus(code), f"{message or HTTPStatus(code).phrase}\n")
 
     def _answer(self, status: HTTPStatus, content: str, kind: str = "text/plain") -> None:
@@ -164,4 +172,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """The terminal is for what matters: a page that looks every few seconds does not."""
+        """Log nothing: the page asks every few seconds."""

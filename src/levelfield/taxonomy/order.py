@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
@@ -106,6 +105,8 @@ def sample(space: Space, n: int) -> list[Hyperparameters]:
     """Return n quasi-random points of a space; a single one if nothing is free."""
     if not space.free:
         return [space.hyperparameters([])]
+    from scipy.stats import qmc  # takes a second to import
+
     return [space.hyperparameters(unit) for unit in qmc.Sobol(len(space.free), rng=0).random(n)]
 
 

@@ -1,8 +1,8 @@
 """The compiled program of one optimizer on one workload: slots that train side by side on the device.
 
-A slot holds one trial. Its training is a pure function of its hyperparameters, its seed and the data, so
-nothing in it depends on the slot, its neighbours or how many there are. Hyperparameters are traced: one
-compilation serves every trial. Slots are spread over all local devices.
+A slot holds one trial. Training is a pure function of the trial's hyperparameters, its seed and the data, so it
+depends neither on the slot nor on its neighbors or their number. Hyperparameters are traced, so one compilation serves
+every trial. Slots are spread over all local devices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHUNK_ON_GPU = 1024  # examples evaluated at once
 
 
 class Job(NamedTuple):
-    """What a program trains: everything about a trial except its hyperparameters and its seed."""
+    """Everything that defines a program: a trial without its hyperparameters and its seed."""
 
     workload: Workload
     rule: Rule
@@ -45,7 +45,7 @@ class Job(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """The state of a trial in flight; in a program every array has a leading axis of slots."""
+    """The state of a running trial; in a program, every array has a leading axis of slots."""
 
     step: Any
     seed: Any
@@ -56,13 +56,13 @@ class Slot(NamedTuple):
 
 
 def use_every_core() -> None:
-    """Let JAX on a CPU see one device a core: slots on devices of their own use the cores best.
+    """Give JAX one CPU device per core, because slots on separate devices use the cores best.
 
-    Only before JAX has started, and only where the user has not chosen a number.
+    Has no effect after JAX has started, or if the user has chosen a number.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    with suppress(RuntimeError):  # JAX runs already: its devices are what they are
+    with suppress(RuntimeError):  # JAX has started: its devices are fixed
         jax.config.update("jax_num_cpu_devices", available_cores())
 
 
@@ -74,12 +74,12 @@ def available_cores() -> int:
 
 
 def leave_accelerators() -> None:
-    """Keep JAX on the CPU: where it starts, it takes most of a GPU's memory. Only before JAX has started."""
+    """Keep JAX on the CPU, because it would reserve most of a GPU's memory. Call it before JAX starts."""
     jax.config.update("jax_platforms", "cpu")
 
 
 class _Common:
-    """What the programs of all rules share on a workload: its data, initialisation and evaluation."""
+    """What the programs of all rules share on a workload: data, initialization and evaluation."""
 
     def __init__(self, workload: Workload, slots: int) -> None:
         devices = jax.local_devices()
@@ -92,8 +92,8 @@ class _Common:
         self.train, self.held = _on_devices(workload, self.mesh)
         self.metrics = tuple(workload.metrics)
 
-        # Trials start on one device: initialisers that call LAPACK, as the orthogonal one does, can wait for
-        # each other forever when several CPU devices run them at once.
+        # Initialize on one device: initializers that call LAPACK, such as the orthogonal one, can deadlock if several
+        # CPU devices run them at once.
         init = jax.jit(jax.vmap(lambda seed: workload.init(trial_key(seed, 0, 0))))
         seeds = jax.ShapeDtypeStruct((slots,), jnp.uint32)
         self.model = self.shapes(jax.eval_shape(init, seeds))  # (params, state)
@@ -110,23 +110,23 @@ class _Common:
         self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
 
     def on_slots(self, function: Any, data: PartitionSpec = _WHOLE) -> Any:
-        """A function of slots and data, run where the slots are."""
+        """Return the function of slots and data, run on the devices of the slots."""
         return jax.shard_map(function, mesh=self.mesh, in_specs=(_SPLIT, data), out_specs=_SPLIT, check_vma=False)
 
     def evaluate(self, model: Any) -> np.ndarray:
-        """The metrics of all slots (slots × metrics)."""
+        """Return the metrics of all slots (slots × metrics)."""
         totals = dict(jax.device_get(self._evaluate(model, self.held)))
         for split, content in self.passes.items():
             for batch in content.batches(_CHUNK_ON_GPU):
                 for name, (more, values) in jax.device_get(self._evaluate_batch(model, batch)).items():
                     total, count = totals.get(f"{split}_{name}", (0.0, 0))
                     totals[f"{split}_{name}"] = total + more.astype(np.float64), count + values
-        # Divided here: XLA would multiply by 1/n, and 280 wrong of 2,000 be 14% only to a bit.
+        # Divide on the host: XLA would multiply by 1/n, and 280 errors of 2,000 would not be exactly 14%.
         means = {name: np.float64(total) / count for name, (total, count) in totals.items()}
         return np.stack([means[name].astype(np.float32) for name in self.metrics], axis=1)
 
     def shapes(self, tree: Any) -> Any:
-        """The tree's shapes, split over the devices."""
+        """Return the shapes of a tree, split over the devices."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.split), tree)
 
 
@@ -161,17 +161,17 @@ class Program:
         numbers = dict.fromkeys(job.traced, of(jnp.float32))
         start = jax.vmap(functools.partial(_start, job))
         self._held = common.shapes(jax.eval_shape(start, of(jnp.uint32), numbers, common.model))
-        # Compiled here, so that what follows is training alone.
+        # Compile now, so that timing what follows measures training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0).lower(*arguments).compile()
         self._train = jax.jit(train, donate_argnums=0).lower(self._held, batches).compile()
 
     def empty(self) -> Slot:
-        """Slots that hold nothing yet."""
+        """Return slots without trials."""
         return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self._held)
 
     def fill(self, held: Slot, fresh: np.ndarray, seeds: np.ndarray, hyperparameters: Hyper) -> Slot:
-        """Start trials in the slots where ``fresh`` is true; the others stay as they are."""
+        """Start trials in the slots where ``fresh`` is true; the others stay unchanged."""
         seeds = seeds.astype(np.uint32)
         numbers = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
         if self._feeds:
@@ -180,22 +180,22 @@ class Program:
         return self._fill(held, *arguments)
 
     def leave(self, slot: int) -> None:
-        """Nothing is to be read for a slot whose trial has ended."""
+        """Stop reading data for a slot whose trial has ended."""
         if self._feeds:
             self._feeds.close(slot)
 
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
-        """Train every slot to its next evaluation: the slots, and their metrics (slots × metrics)."""
+        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics)."""
         held = self.train(held)
         return held, self._common.evaluate((held.params, held.state))
 
     def train(self, held: Slot) -> Slot:
-        """Train every slot to its next evaluation, without it."""
+        """Train every slot to its next evaluation, without evaluating it."""
         if not self._feeds:
             return self._train(held, self._common.train)
         for batches in self._feeds.until_evaluation():
             coming = jax.device_put(batches, self._common.split)
-            jax.block_until_ready(held.step)  # or batches would pile up on the device
+            jax.block_until_ready(held.step)  # otherwise batches would pile up on the device
             held = self._train(held, coming)
         return held
 
@@ -205,17 +205,17 @@ class Program:
 
     @property
     def memory(self) -> int:
-        """What a device needs for its slots while it trains, in bytes, by the compiler's account."""
-        about: Any = self._train.memory_analysis()
-        if about is None:  # not every backend keeps the account
+        """The bytes that a device needs to train its slots, according to the compiler; 0 if it does not say."""
+        sizes: Any = self._train.memory_analysis()
+        if sizes is None:
             return 0
-        needed = about.argument_size_in_bytes + about.output_size_in_bytes + about.temp_size_in_bytes
-        return int(needed - about.alias_size_in_bytes)
+        needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+        return int(needed - sizes.alias_size_in_bytes)
 
 
 @functools.lru_cache(maxsize=32)
 def program(job: Job, slots: int) -> Program:
-    """The program of a job: compiled once in a process."""
+    """Return the program of a job; it is compiled once per process."""
     return Program(job, slots)
 
 
@@ -226,7 +226,7 @@ def _common(workload: Workload, slots: int) -> _Common:
 
 @functools.lru_cache(maxsize=8)
 def _on_devices(workload: Workload, mesh: Mesh) -> Any:
-    """The training data and the splits to evaluate, as far as they fit: one copy, however many slots."""
+    """Return the training data and evaluation splits that are not streamed, in one copy for all slots."""
     train, evaluation = load_data(workload)
     held = {split: content for split, content in evaluation.items() if not isinstance(content, Pass)}
     return jax.device_put((() if isinstance(train, Stream) else train, held), NamedSharding(mesh, _WHOLE))
@@ -245,7 +245,7 @@ def _transformation(job: Job, hyperparameters: Mapping[str, Any]) -> optax.Gradi
 
 
 def trial_key(seed: Any, purpose: int, step: Any) -> Any:
-    """A trial's randomness: one stream for initialisation (0), drawn batches (1) and the loss (2)."""
+    """Return a key of a trial's random stream: initialization (0), drawn batches (1) or the loss (2)."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
 
 
@@ -265,22 +265,22 @@ def _step(job: Job, slot: Slot, batch: Any, key: Any) -> Slot:
 
 
 def one_step(job: Job, batch: Any) -> Slot:
-    """The shapes of a slot after a step on a batch of these shapes."""
+    """Return the shapes of a slot after a step on a batch of these shapes."""
     seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
 
     def step(seed: Any, numbers: Hyper, batch: Any) -> Slot:
         started = _start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
         return _step(job, started, batch, trial_key(seed, 2, started.step))
 
-    found: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
-    return found
+    shapes: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
+    return shapes
 
 
 def _train(job: Job, slot: Slot, train: Any) -> Slot:
-    """One slot's steps to its next evaluation."""
+    """Train one slot to its next evaluation."""
     steps = slot.step + jnp.arange(min(job.eval_interval, job.steps))
     leaves = jax.tree.leaves(train)
-    # The whole stretch's indices at once, outside the loop: nothing to do there but gather.
+    # Compute all indices outside the loop, so that the loop only gathers.
     if job.workload.sequential:
         indices = steps % len(leaves[0])
     else:
@@ -291,27 +291,27 @@ def _train(job: Job, slot: Slot, train: Any) -> Slot:
             batch = job.workload.draw(trial_key(slot.seed, 1, slot.step), job.batch_size)
         else:
             batch = jax.tree.map(lambda array: array[indices], train)
-        return _step_if_going(job, slot, batch), None
+        return _step_if_unfinished(job, slot, batch), None
 
     return jax.lax.scan(body, slot, indices)[0]
 
 
 def _train_on(job: Job, slot: Slot, batches: Any) -> Slot:
-    """One slot's steps on the batches it is given."""
-    return jax.lax.scan(lambda slot, batch: (_step_if_going(job, slot, batch), None), slot, batches)[0]
+    """Train one slot on these batches."""
+    return jax.lax.scan(lambda slot, batch: (_step_if_unfinished(job, slot, batch), None), slot, batches)[0]
 
 
-def _step_if_going(job: Job, slot: Slot, batch: Any) -> Slot:
+def _step_if_unfinished(job: Job, slot: Slot, batch: Any) -> Slot:
     trained = _step(job, slot, batch, trial_key(slot.seed, 2, slot.step))
     if job.steps % job.eval_interval == 0:
         return trained
-    # The last stretch is shorter than the others: stand still after the last step.
-    going = slot.step < job.steps
-    return jax.tree.map(lambda new, old: jnp.where(going, new, old), trained, slot)
+    # The last stretch is shorter than the others: change nothing after the last step.
+    unfinished = slot.step < job.steps
+    return jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), trained, slot)
 
 
 def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One slot's metrics on the splits that are held in memory: the sum of each, and of how many values."""
+    """Return the sum and the number of values of each metric on the splits in memory, for one slot."""
     evaluate = functools.partial(workload.evaluate, *model)
     return {
         f"{split}_{name}": total
@@ -323,19 +323,19 @@ def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[st
 
 
 def _totals(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Sum and number of each metric's values. Where these are 0 and 1, the sum is exact, in whatever order."""
-    return {name: (jnp.sum(each, dtype=jnp.float32), jnp.int32(jnp.size(each))) for name, each in values.items()}
+    """Return the sum and the number of each metric's values. Sums of zeros and ones are exact, in any order."""
+    return {name: (jnp.sum(value, dtype=jnp.float32), jnp.int32(jnp.size(value))) for name, value in values.items()}
 
 
 def _totals_by_chunk(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
     leaves = jax.tree.leaves(arrays)
     # Small chunks stay in a CPU's cache; a GPU wants large ones.
-    most = 64 if jax.default_backend() == "cpu" else _CHUNK_ON_GPU
-    if not leaves or len(leaves[0]) <= most:
+    size = 64 if jax.default_backend() == "cpu" else _CHUNK_ON_GPU
+    if not leaves or len(leaves[0]) <= size:
         return _totals(evaluate(arrays))
-    whole, rest = divmod(len(leaves[0]), most)
-    chunks = jax.tree.map(lambda a: a[: whole * most].reshape(whole, most, *a.shape[1:]), arrays)
-    total = jax.tree.map(lambda each: each.sum(0), jax.lax.map(lambda chunk: _totals(evaluate(chunk)), chunks))
+    count, rest = divmod(len(leaves[0]), size)
+    chunks = jax.tree.map(lambda a: a[: count * size].reshape(count, size, *a.shape[1:]), arrays)
+    total = jax.tree.map(lambda sums: sums.sum(0), jax.lax.map(lambda chunk: _totals(evaluate(chunk)), chunks))
     if rest:
         last = _totals(evaluate(jax.tree.map(lambda a: a[-rest:], arrays)))
         total = jax.tree.map(jnp.add, total, last)

@@ -27,13 +27,13 @@ def figures(results: Results, protocols: Sequence[Results] = ()) -> list[Figure]
     """
     if not optimizer_names(results).shown:
         return []
-    found = []
+    drawn = []
     with schemapi.debug_mode(False):  # which would validate every part of every chart
         for module in _modules():
             if figure := module.figure(results, protocols or [results]):
                 name = module.__name__.rpartition(".")[2].replace("_", "-")
-                found.append(replace(figure, name=name, script=_beside(module, ".js"), html=_beside(module, ".html")))
-    return found
+                drawn.append(replace(figure, name=name, script=_beside(module, ".js"), html=_beside(module, ".html")))
+    return drawn
 
 
 def _modules() -> list[ModuleType]:

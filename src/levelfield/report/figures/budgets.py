@@ -93,5 +93,5 @@ def _targets(names: Names, maximized: bool) -> Any:
     """Harder targets are further right."""
     x = charts.metric_axis(alt.X, "target", reverse=not maximized)
     x.axis = alt.Axis(format=charts.TICKS, grid=False, tickCount=4)
-    y = alt.Y("mean:Q", title="steps to the target", axis=alt.Axis(format="~s"))
+    y = alt.Y("mean:Q", title="steps to the target", axis=alt.Axis(format=",.0f"))
     return charts.sweep(names, x, y, charts.tooltips(*charts.ESTIMATE, format=",.0f"))

@@ -17,7 +17,6 @@ from levelfield.report.figure import (
     Panel,
     Part,
     axis_end,
-    drawn_number,
     is_maximized,
     optimizer_names,
     short_number,
@@ -33,7 +32,7 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure:
     outcomes = {number: results.outcome(name) for number, name in names.items()}
     in_sight = [value for outcome in outcomes.values() for value in _in_sight(outcome, select)]
     maximized = is_maximized(next(iter(outcomes.values())), select)
-    ends = (drawn_number(min(in_sight)), None) if maximized else (None, drawn_number(max(in_sight)))
+    ends = (short_number(min(in_sight)), None) if maximized else (None, short_number(max(in_sight)))
     panels = [
         Panel(_chart(outcome.name, charts.color(number)), list(_rows(outcome, select)), select, ends=ends)
         for number, outcome in outcomes.items()
@@ -75,4 +74,4 @@ def _chart(name: str, color: str) -> Any:
     )
     others = base.transform_filter("!datum.best").mark_line(color=charts.GRAY, opacity=0.3, strokeWidth=1, clip=True)
     best = base.transform_filter("datum.best").mark_line(strokeWidth=3, point={"color": color}, clip=True, color=color)
-    return (others + best).properties(width=215, height=150, title=alt.Title(name, anchor="start", fontSize=12))
+    return (others + best).properties(width=215, height=150, title=charts.title(name))

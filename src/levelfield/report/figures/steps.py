@@ -44,7 +44,7 @@ def _chart(names: Names) -> Any:
     x = alt.X(
         "low:Q",
         title="steps to the target",
-        axis=alt.Axis(format=",", tickCount=6),
+        axis=alt.Axis(format=",.0f", tickCount=6),
         scale=alt.Scale(zero=False, padding=14),
     )
     shares = base.mark_text(dy=-11, fontSize=10).encode(x=alt.X("mean:Q"), text=alt.Text("probability:Q", format=".0%"))
