@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from levelfield.analysis.best_of import Estimate, best_of
+    from levelfield.analysis.intervals import Interval, beats, interval, separated
     from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison, compare, ladder, refine, rerun_study
     from levelfield.data import Data
@@ -42,6 +43,7 @@ _MODULES = {
     "Estimate": "analysis.best_of",
     "Executor": "executors.base",
     "Hyperparameter": "hyperparameters",
+    "Interval": "analysis.intervals",
     "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",
@@ -49,10 +51,12 @@ _MODULES = {
     "Study": "study",
     "Target": "trial",
     "Workload": "workload",
+    "beats": "analysis.intervals",
     "best_of": "analysis.best_of",
     "compare": "comparison",
     "coverage": "run",
     "inclusions": "taxonomy.order",
+    "interval": "analysis.intervals",
     "ladder": "comparison",
     "load_study": "study",
     "optimizer": "rules",
@@ -62,6 +66,7 @@ _MODULES = {
     "register_rule": "rules",
     "register_workload": "workloads",
     "rerun_study": "comparison",
+    "separated": "analysis.intervals",
     "simulate": "taxonomy.simulation",
     "verify": "taxonomy.verify",
 }
@@ -74,16 +79,19 @@ __all__ = [
     "Executor",
     "Hyperparameter",
     "Inclusion",
+    "Interval",
     "LevelfieldError",
     "Outcome",
     "Store",
     "Study",
     "Target",
     "Workload",
+    "beats",
     "best_of",
     "compare",
     "coverage",
     "inclusions",
+    "interval",
     "ladder",
     "load_study",
     "optimizer",
@@ -93,6 +101,7 @@ __all__ = [
     "register_rule",
     "register_workload",
     "rerun_study",
+    "separated",
     "simulate",
     "verify",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from levelfield import run
 from levelfield.analysis.boundaries import Boundary, boundaries
 from levelfield.analysis.health import Check, health
+from levelfield.analysis.intervals import Interval
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.results import Followed, Results
@@ -74,6 +75,20 @@ class Comparison:
     def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
         """Return P(one optimizer's best of k is strictly better than the other's)."""
         return self.results.beats(ours, theirs, k)
+
+    def interval(self, optimizer: str, k: int | None = None, level: float = 0.9) -> Interval:
+        """Return the median best of k of an optimizer, with its confidence interval.
+
+        The interval says what the pool does not tell about the whole search space; it shrinks as N grows.
+        """
+        return self.outcome(optimizer).interval(self.results.k(k), level)
+
+    def separated(self, k: int | None = None) -> list[tuple[str, str]]:
+        """Return the pairs (better, worse) that the trials tell apart at k trials each; empty if they tell none.
+
+        Permutation tests corrected over all pairs: the chance that any of the claims is false is at most 5%.
+        """
+        return self.results.separated(k)
 
     def beats_matrix(self, k: int | None = None) -> dict[str, dict[str, float]]:
         """Return P(row's best of k is strictly better than column's) for every two optimizers."""

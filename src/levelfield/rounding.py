@@ -18,3 +18,13 @@ def half_decade(exponent: float, up: bool) -> float:
     if not up or abs(exponent - whole - math.log10(below)) < 1e-9:
         return float(f"{below}e{whole}")
     return float(f"3e{whole}" if below == 1 else f"1e{whole + 1}")
+
+
+def two_digits_up(value: float) -> int:
+    """Return an integer of two significant digits that is not smaller.
+
+    >>> two_digits_up(263), two_digits_up(41.2), two_digits_up(7)
+    (270, 42, 7)
+    """
+    unit: int = 10 ** max(0, math.floor(math.log10(value)) - 1)
+    return math.ceil(value / unit - 1e-9) * unit

@@ -40,6 +40,10 @@ class Interval:
     low: float
     high: float
 
+    def times(self, sign: int) -> Interval:
+        """Return the interval of the values times 1 or −1."""
+        return self if sign > 0 else Interval(-self.median, -self.high, -self.low)
+
 
 @dataclass(frozen=True)
 class Chance:
@@ -105,7 +109,8 @@ def binomial_cdf(n: int, p: float) -> np.ndarray:
         + counts * math.log(p)
         + (n - counts) * math.log1p(-p)
     )
-    return np.minimum(np.cumsum(np.exp(logs)), 1.0)
+    cumulated: np.ndarray = np.minimum(np.cumsum(np.exp(logs)), 1.0)
+    return cumulated
 
 
 def beats(
@@ -157,14 +162,12 @@ def _chance(
     Gap i of ours lies between ordered trials i and i + 1 (0: −∞, n + 1: ∞).
     """
     best = beyond_ours[:, :-1] ** k - beyond_ours[:, 1:] ** k  # P(the best of ours lies in gap i)
-    # How many of theirs' gaps lie below the place of ours' mass for certain: P(theirs is beyond) is read there.
-    if favor_ours:  # ours at the lower end of gap i, theirs at the upper end of their gaps
-        at = np.concatenate([[-math.inf], ours])
-        below = np.concatenate([[0], np.searchsorted(theirs, at[1:], side="left")])
-        return np.sum(best * beyond_theirs[:, below] ** k, axis=1)
-    at = np.concatenate([ours, [math.inf]])
-    below = np.searchsorted(theirs, at, side="right") + 1  # theirs at the lower end: the gap that begins below counts
-    return np.sum(best * beyond_theirs[:, np.minimum(below, beyond_theirs.shape[1] - 1)] ** k, axis=1)
+    if favor_ours:  # ours at the lower ends of their gaps, theirs at the upper ends
+        gaps_below = np.concatenate([[0], np.searchsorted(theirs, ours, side="right")])
+    else:
+        gaps_below = np.concatenate([np.searchsorted(theirs, ours, side="right"), [len(theirs)]]) + 1
+    chance: np.ndarray = np.sum(best * beyond_theirs[:, gaps_below] ** k, axis=1)
+    return chance
 
 
 @dataclass(frozen=True)
@@ -248,7 +251,8 @@ def feasible(values: Sequence[float] | np.ndarray) -> np.ndarray:
     array = np.asarray(values, float)
     if array.ndim != 1:
         raise ValueError(f"values have shape {array.shape}; expected one dimension")
-    return array[~np.isnan(array)]
+    kept: np.ndarray = array[~np.isnan(array)]
+    return kept
 
 
 def check_level(level: float) -> None:

@@ -20,6 +20,7 @@ from levelfield.analysis.best_of import (
     resample,
     weights,
 )
+from levelfield.analysis.intervals import LEVEL, Interval, interval
 from levelfield.errors import UnknownName, UsageError
 from levelfield.trial import Curve, Direction, Target, Trial
 
@@ -111,6 +112,10 @@ class Outcome:
             return overall
         mean = estimate(reported[finite], probabilities[finite]).mean if lost <= LOW + TOLERANCE else np.nan
         return replace(overall, mean=mean)
+
+    def interval(self, k: int, level: float = LEVEL) -> Interval:
+        """Return the median best of k by ``select``, with its confidence interval for the whole search space."""
+        return interval(self.ranked(), k, level).times(self.metrics[self.select].sign)
 
     @cached_property
     def steps(self) -> np.ndarray:

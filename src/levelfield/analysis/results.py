@@ -6,12 +6,14 @@ search spaces) are new records.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from levelfield.analysis.best_of import check_k
+from levelfield.analysis.intervals import PairTest, compare_pairs
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import UnknownName
@@ -73,6 +75,23 @@ class Results:
     def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
         """Return P(one optimizer's best of k is strictly better than the other's)."""
         return self.outcome(ours).beats(self.outcome(theirs), self.k(k))
+
+    def pair_tests(self, k: int | None = None) -> list[PairTest]:
+        """Test every two optimizers against each other; the chance of any false claim is at most 5%."""
+        k = self.k(k)
+        if k not in self._pair_tests:
+            values = {name: outcome.ranked() for name, outcome in self.outcomes.items() if outcome.best_trial}
+            self._pair_tests[k] = compare_pairs(values, k)
+        return self._pair_tests[k]
+
+    def separated(self, k: int | None = None) -> list[tuple[str, str]]:
+        """Return the pairs (better, worse) that the trials tell apart at k trials each."""
+        return [(test.better, test.worse) for test in self.pair_tests(k) if test.separated]
+
+    @functools.cached_property
+    def _pair_tests(self) -> dict[int, list[PairTest]]:
+        """Cache of k → tests, because they take a while and several places need them."""
+        return {}
 
     def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
         """Return P(an optimizer's best of k comes first, second, …); ties share the better place."""

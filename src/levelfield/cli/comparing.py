@@ -310,6 +310,7 @@ def _show(comparison: "Comparison", out: Path, as_json: bool, beside: "Sequence[
                 "complete": comparison.complete,
                 "rows": comparison.rows(),
                 "beats": comparison.beats_matrix(),
+                "separated": comparison.separated(),
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from levelfield.analysis.best_of import CLEAR
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import health
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_percent, join_words, percent_rounded_down, pluralize
+from levelfield.rounding import two_digits_up
 from levelfield.taxonomy.audit import audit
 
 _MOSTLY = 0.75  # from this win rate on, a worse mean needs an explanation
@@ -62,7 +61,7 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     wins = {name: results.beats(first, name) for name in others}
     losses = {name: results.beats(name, first) for name in others}
     tied = [name for name in others if max(wins[name], losses[name]) < 0.005]
-    beaten = [name for name in others if wins[name] >= CLEAR]
+    beaten = [name for name in others if (first, name) in results.separated()]
     ahead = [name for name in others if losses[name] >= _MOSTLY]
     close = [name for name in others if name not in beaten + ahead + tied]
     if tied:
@@ -70,26 +69,38 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     if beaten:
         fewest = min(wins[name] for name in beaten)
         share = "all" if fewest > 1 - 1e-9 else f"at least {percent_rounded_down(fewest)} of"
-        lines.append(f"It beats {join_words(beaten)} in {share} repetitions.")
+        lines.append(f"It beats {join_words(beaten)} in {share} repetitions, more than chance explains.")
     for name in ahead:
         lines.append(
             f"However, {name} wins {percent_rounded_down(losses[name])} of repetitions against it; in the others it is "
             f"so much worse that its mean is worse."
         )
     if close:
-        # A rate that rounds to 95% would read as clear.
-        rates = [f"{min(round(100 * wins[name]), 94)}%" for name in close]
-        shown = [f"{close[0]} (wins {rates[0]} of repetitions)"]
-        shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
-        lines.append(f"Not clearly different from {join_words(shown, 'or')}.")
+        lines.append(_not_separated(results, first, close, wins))
     settled = results.settles()
     if settled and 1 < settled <= k <= min(len(results.outcome(name).pool) for name in names):
         lines.append(f"The ranking is the same from {settled} trials on.")
     elif settled and settled > k:
         lines.append(f"The ranking has not settled: it still changes up to {settled} trials.")
-    if not any(results.beats(ours, theirs) >= CLEAR for ours, theirs in itertools.permutations(names, 2)):
-        lines.append("No optimizer is clearly better than another here.")
+    if not results.separated():
+        lines.append("These trials do not separate any two optimizers.")
     return lines
+
+
+def _not_separated(results: Results, first: str, close: Sequence[str], wins: Mapping[str, float]) -> str:
+    """Say who is not clearly different from the first, and what it would take to tell."""
+    rates = [f"{round(100 * wins[name])}%" for name in close]
+    shown = [f"{close[0]} (wins {rates[0]} of repetitions)"]
+    shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
+    sentence = f"Not clearly different from {join_words(shown, 'or')}."
+    tests = {frozenset((test.ours, test.theirs)): test for test in results.pair_tests()}
+    needed = {name: tests[frozenset((first, name))].needed for name in close}
+    known = {name: trials for name, trials in needed.items() if trials is not None}
+    if known:
+        easiest = min(known, key=lambda name: known[name])
+        trials = f"{two_digits_up(known[easiest]):,} trials"
+        sentence += f" If the difference from {easiest} is what it seems, about {trials} of each would show it."
+    return sentence
 
 
 def _target(results: Results, names: Sequence[str]) -> str:
