@@ -9,7 +9,7 @@ demo: .venv/installed          ## set up and run the main job
 test: .venv/installed-dev lint ## set up and run the tests
 	$(BIN)/python -m pytest -m "not slow and not gpu" -n 2 --dist loadfile
 
-test-properties: .venv/installed-dev ## look for what the fixed draws of `make test` miss
+test-properties: .venv/installed-dev ## test properties with new random examples
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile fresh -n 2
 
 test-slow: .venv/installed-dev
@@ -24,19 +24,19 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# The lock pins every version; pyproject.toml says only what the project can work with.
+# The lock file pins every version; pyproject.toml only states which versions the project works with.
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
 	touch $@
 
-# Layers are tested against PyTorch's where its CPU build can be had: the usual one brings gigabytes of CUDA along.
+# Layers are tested against PyTorch if its CPU build is available; the default build includes gigabytes of CUDA.
 .venv/installed-dev: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[dev]"
 	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock "torch==2.13.0+cpu"
 	touch $@
 
-lock:                          ## renew requirements.lock (needs uv)
+lock:                          ## update requirements.lock (needs uv)
 	uv pip compile --quiet --universal --upgrade --python-version 3.11 --extra dev --no-header --no-annotate \
 		--output-file requirements.lock pyproject.toml
 

@@ -306,7 +306,7 @@ def test_integer_ranges(last):
     table = {"rule": "sgd", "learning_rate": {"integer": [1, last]}}
     lower = judge(table, lambda at: at["learning_rate"])["learning_rate"]
     assert (lower.place, lower.proposal) == (Place.LOWER, None)  # a rate must be above 0
-    assert str(lower).endswith("the border is a legal limit.")
+    assert str(lower).endswith("the hyperparameter allows no values beyond it.")
     upper = judge(table, lambda at: -at["learning_rate"])["learning_rate"]
     assert upper.place is Place.UPPER
     low, high = upper.proposal.ends
@@ -416,7 +416,9 @@ def test_one_minus_is_judged_by_its_distance_from_1():
     assert boundary.proposal.low == 1e-4
     boundary = judge(MOMENTUM, lambda at: at["momentum"], pool=40)["one_minus_momentum"]
     assert (boundary.place, boundary.proposal) == (Place.UPPER, None)
-    assert str(boundary).endswith("of repetitions). It cannot be widened: the border is a legal limit.")
+    assert str(boundary).endswith(
+        "of repetitions). It cannot be widened: the hyperparameter allows no values beyond it."
+    )
 
 
 def test_a_divisor_stays_above_0():

@@ -177,8 +177,8 @@ def test_without_a_best_trial_nothing_is_followed(run):
 
 def test_the_report_lists_followed_trials_separately(run, tmp_path):
     page = run.comparison.write_report(tmp_path / "report.html").read_text()
-    assert "adam following momentum&#39;s best trial" in page
-    assert "following momentum" not in run.without.write_report(tmp_path / "plain.html").read_text()
+    assert "adam imitating momentum&#39;s best trial" in page
+    assert "imitating momentum" not in run.without.write_report(tmp_path / "plain.html").read_text()
 
 
 # Under a schedule
@@ -265,8 +265,8 @@ def test_compare_prints_audit_and_followed_trials(command, run, tmp_path):
     # The report shows them without being asked again.
     code, out, _ = command("report", "study.toml", *names)
     assert code == 0
-    assert "no statistic counts them" in out
-    assert "adam following momentum's best trial" in out
+    assert "not counted in any statistic" in out
+    assert "adam imitating momentum's best trial" in out
 
 
 def test_compare_follows_nothing_by_default(command, run, tmp_path):

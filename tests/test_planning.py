@@ -161,8 +161,8 @@ def test_choices_are_sorted_by_expected_metric_and_those_that_do_not_fit_come_la
     assert [choice.optimizer for choice in advice.choices] == ["good", "bad", "late"]
     assert advice.sentences()[1:] == [
         "Within 0.5 hours on this device:",
-        "  good: expected valid_error 30.00% with 10 trials (36 s per trial; more would fit than the pool has)",
-        "  bad: expected valid_error 50.00% with 10 trials (36 s per trial; more would fit than the pool has)",
+        "  good: expected valid_error 30.00% with 10 trials (36 s per trial; the budget allows more than the pool has)",
+        "  bad: expected valid_error 50.00% with 10 trials (36 s per trial; the budget allows more than the pool has)",
         "  late: no trial fits (1 hours per trial)",
     ]
 

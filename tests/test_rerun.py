@@ -1,4 +1,4 @@
-"""Reruns of the best trials with fresh seeds, and the rerun and plan commands."""
+"""Reruns of the best trials with new seeds, and the rerun and plan commands."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_the_rerun_command(command):
     expected = {"mean": np.mean(losses), "min": min(losses), "max": max(losses)}
     assert printed["sgd"]["train_loss"] == pytest.approx(expected)
     code, out, _ = command("report", "mine.toml")
-    assert "The best trials with fresh seeds:" in out
+    assert "The best trials with new seeds:" in out
     assert f"train_loss {mean} ({low} … {high})" in out
 
 

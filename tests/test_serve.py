@@ -153,11 +153,11 @@ def test_the_page_fills_as_trials_arrive(url, study, store):
 
 def test_reruns_appear_in_the_page(url, study, store):
     put(study, store, "sgd", {0: 0.25, 1: 0.5})
-    assert "fresh seeds" not in ask(url).text
+    assert "new seeds" not in ask(url).text
     with lf.Store.open(store) as opened:
         again = lf.rerun_study(lf.Comparison.load(study, opened), ["sgd"], seeds=2)
     put(again, store, "sgd", {0: 0.375, 1: 0.125})
-    assert "fresh seeds" in ask(url).text
+    assert "new seeds" in ask(url).text
 
 
 def test_a_store_of_other_studies_counts_as_empty(url, study, store):
@@ -406,7 +406,7 @@ def test_the_command_from_its_start_to_its_end(tmp_path, study, ending, host):
     assert out == ""
     store, *warning = err.splitlines()
     assert store == (
-        "levelfield-out/small/trials.db: no such store yet; the page fills once 'levelfield run' creates it"
+        "levelfield-out/small/trials.db: no such store yet; the page is empty until 'levelfield run' creates it"
     )
-    everybody = f"--host {host}: everyone who can reach this machine can read the study"
+    everybody = f"--host {host}: anyone who can reach this machine can read the report"
     assert warning == ([everybody] if host == "0.0.0.0" else [])

@@ -60,7 +60,7 @@ class Comparison:
 
     @property
     def reruns(self) -> Mapping[str, Outcome]:
-        """Each optimizer's best trial with fresh seeds, where it was rerun."""
+        """Each optimizer's best trial with new seeds, where it was rerun."""
         return self.results.reruns
 
     @property
@@ -203,5 +203,5 @@ def refine(comparison: Comparison, name: str | None = None) -> Refinement:
 def rerun_study(
     comparison: Comparison, optimizers: Sequence[str] | None = None, seeds: int = 1, index: int | None = None
 ) -> Study:
-    """Return the study that trains each optimizer's best trial, or the one at an index, with fresh seeds."""
+    """Return the study that trains each optimizer's best trial, or the one at an index, with new seeds."""
     return reruns.rerun_study(comparison.results, optimizers, seeds, index)

@@ -124,6 +124,8 @@ def pluralize(number: int, noun: str) -> str:
 def join_words(words: Sequence[str], conjunction: str = "and") -> str:
     """
     >>> join_words(["a", "b", "c"]), join_words(["a", "b"], "or"), join_words(["a"])
-    ('a, b and c', 'a or b', 'a')
+    ('a, b, and c', 'a or b', 'a')
     """
-    return f" {conjunction} ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+    if len(words) < 3:
+        return f" {conjunction} ".join(words)
+    return f"{', '.join(words[:-1])}, {conjunction} {words[-1]}"

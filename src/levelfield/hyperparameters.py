@@ -30,7 +30,7 @@ class Hyperparameter:
     traced: bool = True  # can differ between trials; otherwise it is part of the compiled program
     kind: Kind = "number"  # an "object" can be passed in Python but not set in a study
     default: Any = None  # the value if it is not required and not given
-    usual: float | None = None  # the value that people use who do not tune it
+    usual: float | None = None  # the common value when it is not tuned
     group: str = ""  # the group of GROUPS with which a ladder tunes it
     usual_range: tuple[float, float] | None = None  # a log range to search if a study's own range does not apply
 

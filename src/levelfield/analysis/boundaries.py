@@ -121,7 +121,7 @@ class Boundary:
             evidence += ", and the good trials lean toward it"
         verdict = f"good trials {self.place} of {shown} ({evidence})."
         if not self.proposal:
-            return f"{verdict} It cannot be widened: the border is a legal limit."
+            return f"{verdict} It cannot be widened: the hyperparameter allows no values beyond it."
         return f"{verdict} {self._change} it to {format_range(self.proposal)}."
 
 

@@ -116,7 +116,7 @@ class Plan:
         if not choice.trials:
             return f"  {choice.optimizer}: no trial fits ({duration})"
         expected = format_metric(self.select, choice.expected)
-        more = "" if choice.enough else "; more would fit than the pool has"
+        more = "" if choice.enough else "; the budget allows more than the pool has"
         return (
             f"  {choice.optimizer}: expected {self.select} {expected} with {pluralize(choice.trials, 'trial')} "
             f"({duration}{more})"

@@ -47,7 +47,7 @@ class Results:
     outcomes: Mapping[str, Outcome]
     provenance: Sequence[Mapping[str, Any]] = ()  # the distinct ways in which the trials were trained
     followed: Sequence[Followed] = ()  # extra trials that no statistic counts
-    reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with fresh seeds
+    reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with new seeds
     narrowed_spaces: bool = False  # whether parts of the search spaces are left out
 
     def __repr__(self) -> str:

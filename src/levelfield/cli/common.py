@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data = typer.Typer(help="Fetch and list data sets.", no_args_is_help=True, rich_markup_mode=None)
+data = typer.Typer(help="Download, import, and list data sets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data, name="data")
 
 
@@ -63,24 +63,28 @@ def _integer(text: str) -> int:
     return int(text) if text.lstrip("+-").isdigit() else int(value)
 
 
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="The name of a built-in study, or a .toml file.")]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A built-in study or the path of a .toml file.")]
 Trials = Annotated[
     int | None,
-    typer.Option("--trials", metavar="K", parser=_integer, help="Trials that a tuner can spend on each optimizer."),
+    typer.Option("--trials", metavar="K", parser=_integer, help="Number of trials spent on tuning each optimizer."),
 ]
 Pool = Annotated[
     int | None,
-    typer.Option("--pool", metavar="N", parser=_integer, help="Feasible trials to run for each optimizer."),
+    typer.Option("--pool", metavar="N", parser=_integer, help="Number of feasible trials to run for each optimizer."),
 ]
 Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integer, help="Training steps per trial.")]
 Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only these optimizers of the study.")]
 Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
-Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: scale steps, trials and pool by this factor.")]
+Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
 Executor = Annotated[str, typer.Option(metavar="NAME", help="Where to train: local.")]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="URL", help="A file or a postgresql:// URL.  [default: OUT/trials.db]"),
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Trial store: a file or a postgresql:// URL.  [default: OUT/trials.db]",
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for results.  [default: levelfield-out/STUDY]")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
@@ -105,7 +109,7 @@ def _study(
 
 
 def on_study(command: Callable[..., None]) -> Callable[..., None]:
-    """Make a command take STUDY and the options that override it; the command gets the study."""
+    """Give a command the STUDY argument and the options that override it, and pass it the study."""
     shared, own = inspect.signature(_study), inspect.signature(command)
 
     @functools.wraps(command)

@@ -42,12 +42,12 @@ def compare(
         bool,
         typer.Option(
             "--seed-inclusions",
-            help="Also train each special optimizer's best point with the optimizers that include it.",
+            help="Also train each optimizer to imitate the best trials of its special cases.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train what is missing, print the comparison, write report.html."""
+    """Train the missing trials, print the comparison, and write report.html."""
     from levelfield import run
     from levelfield.comparison import Comparison
 
@@ -76,7 +76,7 @@ def run(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Train the trials of a study that the store does not have yet."""
+    """Train the missing trials of a study."""
     from levelfield import run
 
     location = store_name(study, store, out)
@@ -95,7 +95,7 @@ def status(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Show how full each optimizer's pool is."""
+    """Show how many trials of each optimizer are done."""
     from levelfield.run import read_pools
 
     with open_store(study, store, out) as opened:
@@ -111,15 +111,17 @@ def report(
     out: Out = None,
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write figures as PDF, SVG and PNG, and tables in LaTeX."),
+        typer.Option(metavar="DIR", help="Also write figures as PDF, SVG, and PNG, and tables as LaTeX."),
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option(metavar="STUDY", help="Another study to show as a tuning protocol beside this one. Repeatable."),
+        typer.Option(
+            metavar="STUDY", help="Another study of the workload to compare as a tuning protocol. Repeatable."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the comparison so far and write report.html."""
+    """Print the comparison and write report.html without training."""
     from levelfield.comparison import Comparison
 
     others = [_beside(name, study, store) for name in beside or []]
@@ -154,9 +156,11 @@ def serve(
         try:
             Store.open(location, create=False).close()
         except NoStore as error:
-            typer.echo(f"{error.name}: no such store yet; the page fills once 'levelfield run' creates it", err=True)
+            typer.echo(
+                f"{error.name}: no such store yet; the page is empty until 'levelfield run' creates it", err=True
+            )
         if not server.loopback:
-            typer.echo(f"--host {host}: everyone who can reach this machine can read the study", err=True)
+            typer.echo(f"--host {host}: anyone who can reach this machine can read the report", err=True)
         for ending in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
             signal.signal(ending, signal.default_int_handler)
         typer.echo(f"Serving {study.name} on {server.url} (press Ctrl-C to stop)")
@@ -168,18 +172,19 @@ def serve(
 def check(
     study: "Study",
     measure: Annotated[
-        bool, typer.Option("--measure", help="Train for a moment to estimate how long the study takes.")
+        bool, typer.Option("--measure", help="Train briefly to estimate how long the study takes.")
     ] = False,
     gradient_scale: Annotated[
         float | None,
-        typer.Option(metavar="G", help="Size of the gradients, for coverage.  [default: measured at the start]"),
+        typer.Option(metavar="G", help="Size of the gradients, for the inclusions.  [default: measured at the start]"),
     ] = None,
     slots: Slots = "auto",
     as_json: Json = False,
 ) -> None:
-    """Validate a study and show its cost.
+    """Validate a study, estimate its cost, and check its search spaces.
 
-    Also shows which optimizers the search spaces of the others can express.
+    The check shows how much of a special case's search space, such as momentum's, the search space of a more general
+    optimizer, such as adam's, can express.
     """
     from levelfield.formatting import format_duration, pluralize
     from levelfield.run import coverage, prepared
@@ -222,7 +227,7 @@ def check(
         )
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
-    missing = [f"  inclusions  not evaluated: {obstacle} (or give --gradient-scale)"]
+    missing = [f"  inclusions  not evaluated: {obstacle} (or set --gradient-scale)"]
     for line in covered.lines() if covered else missing:
         typer.echo(line)
 
@@ -240,7 +245,7 @@ def export(
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
-    """Write the stored trials of a study to a table."""
+    """Write the stored trials of a study to a Parquet or CSV file."""
     from levelfield.export import check_format, write_trials
 
     check_format(output)

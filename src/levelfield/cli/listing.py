@@ -11,7 +11,7 @@ from levelfield.errors import DataError
 
 @app.command()
 def taxonomy(as_json: Json = False) -> None:
-    """Draw and verify the inclusions between update rules."""
+    """Show the inclusions between update rules and verify each one."""
     from rich.console import Console
     from rich.progress import track
 
@@ -34,12 +34,12 @@ def taxonomy(as_json: Json = False) -> None:
 
 @data.command("get")
 def data_get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set that 'levelfield data list' shows.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A data set from 'levelfield data list'.")],
     source: Annotated[
         Path | None, typer.Option("--from", metavar="DIR", help="A folder with the publisher's files.")
     ] = None,
 ) -> None:
-    """Fetch a data set, or read it from a folder, into the cache."""
+    """Download a data set, or import it from a folder, into the cache."""
     from levelfield import datasets
     from levelfield.datasets.sources import NotDownloaded
 
@@ -100,7 +100,7 @@ def studies(as_json: Json = False) -> None:
 
 @app.command()
 def workloads(as_json: Json = False) -> None:
-    """List the workloads."""
+    """List the workloads: data set, model, and selection metric."""
     from levelfield.workloads import get_workload, workload_names
 
     known = [get_workload(name) for name in workload_names()]

@@ -46,7 +46,7 @@ def refine(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Propose better search spaces, as a new study file."""
+    """Propose better search spaces and write them to a new study file."""
     from levelfield.store import without_password
 
     if output and os.path.lexists(output):
@@ -123,7 +123,7 @@ def ladder(
 ) -> None:
     """Compare optimizers while tuning more and more hyperparameters.
 
-    The learning rate alone comes first, then also its schedule, momentum, ε, and everything.
+    The first rung tunes only the learning rate. The next ones add its schedule, momentum, ε, and everything else.
     """
     from levelfield import run
     from levelfield.analysis.protocols import by_protocol, pairs
@@ -166,7 +166,7 @@ def rerun(
     index: Annotated[
         int | None, typer.Option("--trial", metavar="i", help="Rerun the trial at this index instead of the best one.")
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="n", min=1, help="Number of fresh seeds.")] = 5,
+    seeds: Annotated[int, typer.Option(metavar="n", min=1, help="Number of new seeds.")] = 5,
     metric: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Choose the best trial by this metric.  [default: the study's]"),
@@ -177,9 +177,9 @@ def rerun(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Train the best trials again with fresh seeds.
+    """Train the best trials again with new seeds.
 
-    Prints mean, min and max, as Wilson et al. report them.
+    Prints mean, min, and max, as Wilson et al. report them.
     """
     from dataclasses import replace
 
@@ -245,7 +245,7 @@ def _write_new(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} exists; choose another name with -o, a study is never overwritten") from None
+        raise UsageError(f"{path} exists; choose another name with -o, because a study is never overwritten") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot write the file ({error.strerror})") from None
 
@@ -256,7 +256,7 @@ def _as_dict(refinement: "Refinement") -> dict[str, Any]:
 
 
 def _over_seeds(outcome: "Outcome") -> dict[str, Any]:
-    """Return mean, min and max of every metric over the seeds."""
+    """Return mean, min, and max of every metric over the seeds."""
     import numpy as np
 
     values = {metric: outcome.values(metric) for metric in outcome.metrics}

@@ -36,13 +36,13 @@ def _console(console: Console | None) -> Console:
 def print_comparison(results: Results, console: Console | None = None) -> None:
     console = _console(console)
     _print_table(results, console)
-    search_heading = "The searches:"
+    search_heading = "Possible problems with the searches:"
     if any(not boundary.settled for boundary in boundaries(results)):
-        search_heading = "The searches ('levelfield refine' proposes better ranges):"
+        search_heading = "Possible problems with the searches ('levelfield refine' proposes better ranges):"
     for heading, lines in (
         ("", sentences(results)),
-        ("Extra trials that follow best trials (no statistic counts them):", followed_sentences(results)),
-        ("The best trials with fresh seeds:", rerun_sentences(results)),
+        ("Extra trials that imitate best trials (not counted in any statistic):", followed_sentences(results)),
+        ("The best trials with new seeds:", rerun_sentences(results)),
         (search_heading, search_sentences(results)),
     ):
         if lines:

@@ -128,4 +128,4 @@ def _published_files(name: str, dataset: Dataset, report: Report) -> Path:
 
 
 def _by_hand(name: str) -> str:
-    return f"download its files yourself and run 'levelfield data get {name}' on their folder"
+    return f"download its files yourself and import their folder with 'levelfield data get {name}'"

@@ -17,7 +17,9 @@ def read_idx(path: Path, content: bytes, shape: tuple[int, ...]) -> npt.NDArray[
     if not content:
         raise DataError(f"{path}: empty")
     if content[:4] != magic:
-        raise DataError(f"{path}: starts with {content[:4].hex()}; expected {magic.hex()}, the start of such idx files")
+        raise DataError(
+            f"{path}: starts with {content[:4].hex()}; expected {magic.hex()}, the start of such an idx file"
+        )
     header = 4 + 4 * (1 + len(shape))
     if len(content) < header:
         raise DataError(f"{path}: truncated in its header")

@@ -71,7 +71,7 @@ def decode(path: Path, crop: int, position: float = 0.5) -> npt.NDArray[np.uint8
             image = file.convert("RGB")
     except FileNotFoundError:
         raise DataError(
-            f"{path}: no such file; if it moved, run 'levelfield data get imagenet' on its folder"
+            f"{path}: no such file; if it moved, import its folder with 'levelfield data get imagenet'"
         ) from None
     except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
         raise Undecodable(f"{path}: cannot be decoded ({error or type(error).__name__})") from None

@@ -87,7 +87,7 @@ def download(name: str, remotes: Iterable[Remote], folder: Path, report: Report)
             reason = "its checksum is not the published one" if type(error) is ValueError else _short(error)
             raise NotDownloaded(
                 f"{remote.url}: download failed ({reason}); "
-                f"download it yourself and run 'levelfield data get {name}' on its folder"
+                f"download it yourself and import its folder with 'levelfield data get {name}'"
             ) from None
 
 

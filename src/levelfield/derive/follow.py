@@ -1,7 +1,7 @@
 """Extra trials in which a general optimizer follows a special one's best trial, to show what it could reach.
 
 Each trains the general rule at the hyperparameters that the inclusion's witness gives, with the seed of the trial that
-it follows. These trials are stored separately and shown next to the outcomes; no statistic counts them.
+it follows. These trials are stored separately and shown next to the outcomes; they are not counted in any statistic.
 """
 
 from __future__ import annotations

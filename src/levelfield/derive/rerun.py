@@ -1,4 +1,4 @@
-"""The best trials again with fresh seeds, as in Wilson et al. 2017: how much of a result is luck?
+"""The best trials again with new seeds, as in Wilson et al. 2017: how much of a result is luck?
 
 A rerun is a study without free hyperparameters: the points of its pool differ only by their seeds.
 """
@@ -17,7 +17,7 @@ from levelfield.trial import Trial
 def rerun_study(
     results: Results, optimizers: Sequence[str] | None = None, seeds: int = 1, index: int | None = None
 ) -> Study:
-    """Return the study that trains each optimizer's best trial, or the trial at an index, with fresh seeds.
+    """Return the study that trains each optimizer's best trial, or the trial at an index, with new seeds.
 
     To choose the best trial by another metric, pass ``results.at(select="test_error")``.
     """
@@ -43,9 +43,7 @@ def _chosen(results: Results, name: str, index: int | None) -> Trial:
         return outcome.best_trial
     trial = next((trial for trial in results.trials[name] if trial.point.index == index), None)
     if trial is None:
-        raise UsageError(
-            f"{name} has no trial {index}; expected an index from 0 to {len(results.trials[name]) - 1}, its last trial"
-        )
+        raise UsageError(f"{name} has no trial {index}; expected an index from 0 to {len(results.trials[name]) - 1}")
     if not trial.feasible:
         raise UsageError(f"trial {index} of {name} is infeasible (its training loss is not finite); choose another")
     return trial

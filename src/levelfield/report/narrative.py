@@ -16,14 +16,14 @@ _MOSTLY = 0.75  # from this win rate on, a worse mean needs an explanation
 
 
 def sentences(results: Results) -> list[str]:
-    """Return the answer first: who wins, who is not clearly different, then caveats."""
+    """Return the result in words: caveats, the ranking, incomplete pools, the target, and the inclusions."""
     study = results.study
     ready = [name for name, outcome in results.outcomes.items() if any(map(math.isfinite, outcome.values()))]
     lines = _caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
         outcome = results.outcome(name)
         missing = study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
-        lines.append(f"{name} has no {missing}; it is left out below.")
+        lines.append(f"{name} has no {missing}; it is left out of the ranking.")
     if len(ready) > 1:
         lines += _ranking(results, ready)
     for name in ready:
@@ -40,7 +40,7 @@ def sentences(results: Results) -> list[str]:
 def _caveats(results: Results) -> list[str]:
     study, lines = results.study, []
     if study.scale < 1:
-        lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials and pool: a dry run, not a result.")
+        lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
     codes = {entry["code"] for entry in results.provenance if "code" in entry}
     if len(codes) > 1:
         lines.append(
@@ -130,22 +130,22 @@ def _inclusions(results: Results) -> list[str]:
     kinds = ("consistent", "no separation", "violated")
     counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in kinds if verdict in verdicts]
     return [
-        f"Inclusions (each general optimizer against its special case): {join_words(counts)}.",
+        f"Inclusions (each general optimizer against its special case): {', '.join(counts)}.",
         *(str(finding) for finding in findings if finding.verdict == "violated"),
     ]
 
 
 def followed_sentences(results: Results) -> list[str]:
-    """Describe the extra trials that follow special optimizers' best trials."""
+    """Describe the extra trials that imitate special optimizers' best trials."""
     select, lines = results.study.select, []
     for pair in results.followed:
         own, followed = (format_metric(select, trial.curve.final(select)) for trial in (pair.trial, pair.followed))
-        lines.append(f"{pair.general} following {pair.special}'s best trial ({followed}): {own}")
+        lines.append(f"{pair.general} imitating {pair.special}'s best trial ({followed}): {own}")
     return lines
 
 
 def rerun_sentences(results: Results, trial: str = "best trial") -> list[str]:
-    """Describe the best trials with fresh seeds."""
+    """Describe the best trials with new seeds."""
     lines = []
     for name, outcome in results.reruns.items():
         parts = []

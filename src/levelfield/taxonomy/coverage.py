@@ -53,12 +53,12 @@ class Shortfall:
     needs_high: float
 
     def __str__(self) -> str:
-        parts = []
-        if self.needs_high > self.high:
-            parts.append(f"{self.key} must reach {format_number(self.needs_high)} (now ≤ {format_number(self.high)})")
+        ends = []
         if self.needs_low < self.low:
-            parts.append(f"{self.key} must reach {format_number(self.needs_low)} (now ≥ {format_number(self.low)})")
-        return " and ".join(parts)
+            ends.append(f"{format_number(self.needs_low)} (now ≥ {format_number(self.low)})")
+        if self.needs_high > self.high:
+            ends.append(f"{format_number(self.needs_high)} (now ≤ {format_number(self.high)})")
+        return f"{self.key} must reach {' and '.join(ends)}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Coverage:
     edge: Edge
     share: float | None  # None: not evaluated
     short: tuple[Shortfall, ...] = ()
-    lacking: tuple[str, ...] = ()  # axes that lack a value which no longer range would add
+    lacking: tuple[str, ...] = ()  # axes that lack a value that no longer range would add
     obstacle: str = ""  # why it was not evaluated
 
     @property
@@ -84,7 +84,7 @@ class Coverage:
         """What is missing, or why the coverage was not evaluated."""
         if not self.evaluated:
             return f"not evaluated: {self.obstacle}"
-        return "; ".join([*map(str, self.short), *(f"{key} lacks a value" for key in self.lacking)])
+        return "; ".join([*map(str, self.short), *(f"{key} lacks the needed value" for key in self.lacking)])
 
     def as_dict(self) -> dict[str, Any]:
         pair = {"special": self.edge.special, "general": self.edge.general, "share": self.share}
@@ -159,7 +159,7 @@ class _Images:
         ]
 
     def shortfalls(self) -> tuple[tuple[Shortfall, ...], tuple[str, ...]]:
-        """Return the axes that are too short, and those that lack a value which no longer range would add."""
+        """Return the axes that are too short, and those that lack a value that no longer range would add."""
         short, lacking = [], []
         for places in self.places:
             if not places.beyond.any():

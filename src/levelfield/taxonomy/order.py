@@ -220,7 +220,7 @@ def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str
     if special.schedule not in (general.schedule, "constant"):
         return [f"its schedule is {general.schedule}, {special.name}'s is {special.schedule}"]
     if special.schedule != "constant" and not way.lifts:
-        return [f"{way.general} follows {way.special} only at a constant learning rate"]
+        return [f"{way.general} can imitate {way.special} only at a constant learning rate"]
     for axis in special.space:
         value = axis.dimension.ends[0]
         if axis.name in way.where and value != way.where[axis.name]:
@@ -266,4 +266,4 @@ def _outside(study: Study, special: str, general: str) -> str | None:
             outside.append(f"{axis.key} = {format_number(first)}" if single else axis.key)
     if not outside:
         return None
-    return f"{special}'s {join_words(outside)} leave{'s' if len(outside) == 1 else ''} {general}'s range"
+    return f"{special}'s {join_words(outside)} {'is' if len(outside) == 1 else 'are'} outside {general}'s range"

@@ -34,7 +34,9 @@ def simulate(special: str, hyperparameters: Mapping[str, Any], by: str, **open: 
         return inclusion.image(values, chosen)
     except ZeroDivisionError:
         numbers = {name: value for name, value in (values | chosen).items() if not callable(value)}
-        raise UsageError(f"{by} cannot follow {special} at {numbers}: its bias correction is undefined there") from None
+        raise UsageError(
+            f"{by} cannot imitate {special} at {numbers}: its bias correction is undefined there"
+        ) from None
 
 
 def _select(special: Rule, general: Rule, values: Mapping[str, Any], chosen: Mapping[str, Any]) -> Inclusion:
@@ -66,9 +68,7 @@ def _select(special: Rule, general: Rule, values: Mapping[str, Any], chosen: Map
     for inclusion in allowed:
         if chosen.keys() <= inclusion.open.keys():
             return inclusion
-    raise UsageError(
-        f"{', '.join(sorted(chosen))} cannot be chosen together when {general.name} follows {special.name}"
-    )
+    raise UsageError(f"{', '.join(sorted(chosen))} cannot be set together when {general.name} imitates {special.name}")
 
 
 def _check_carried(inclusion: Inclusion, values: Mapping[str, Any]) -> None:
@@ -79,10 +79,10 @@ def _check_carried(inclusion: Inclusion, values: Mapping[str, Any]) -> None:
         if name not in carried and name not in inclusion.where and value is not None:
             raise UsageError(f"{special}'s {name} has no counterpart in {general}; leave it out")
         if callable(value) and name != "learning_rate":
-            raise UsageError(f"{name} is a function: {general} follows {special} only with a constant {name}")
+            raise UsageError(f"{name} is a function: {general} can imitate {special} only with a constant {name}")
     rate = values.get("learning_rate")
     if callable(rate) and not inclusion.lifts:
-        raise UsageError(f"learning_rate is a function: {general} follows {special} only at a constant learning rate")
+        raise UsageError(f"learning_rate is a function: {general} can imitate {special} only at a constant one")
     if callable(rate) and rate(0) == 0 and "previous" in carried:
         raise UsageError(f"learning_rate is 0 at the first step, whose gradient {general} would forget; start above 0")
 

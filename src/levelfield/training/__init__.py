@@ -1,1 +1,1 @@
-"""Training: update rules, schedules and the vectorised loop. Besides it, workloads/ and the local executor use JAX."""
+"""Training in JAX: the vectorized loop and the checks before it. Besides it, only models/ and executors/ import JAX."""

@@ -90,7 +90,7 @@ def _check_loss(workload: Workload, model: tuple[Tree, Tree], batch: Tree, names
     if getattr(loss, "shape", None) != ():
         raise UsageError(f"{label} a loss of shape {getattr(loss, 'shape', None)}; expected a single number")
     if _signature(state) != _signature(model[1]):
-        raise UsageError(f"{label} a state whose shapes or types differ from those of init; return one like it")
+        raise UsageError(f"{label} a state whose shapes or types differ from those of init; return the same kind")
 
 
 def _check_metrics(workload: Workload, model: tuple[Tree, Tree], data: Data) -> None:
