@@ -44,7 +44,7 @@ def test_a_registered_data_set_is_read_from_a_folder(source: Path) -> None:
 
 def test_unknown_and_built_in_names_are_refused() -> None:
     for function in (datasets.arrays, datasets.get, datasets.about, datasets.summary):
-        with pytest.raises(UnknownName, match="no data set is called 'cifar11'; did you mean 'cifar10"):
+        with pytest.raises(UnknownName, match="unknown data set 'cifar11'; did you mean 'cifar10"):
             function("cifar11")
     with pytest.raises(UsageError, match="data set 'cifar10' is built into levelfield; choose another name"):
         lf.register_dataset("cifar10", lf.Dataset("", write_squares))

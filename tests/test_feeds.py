@@ -264,7 +264,7 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
     monkeypatch.setattr(local, "train", failing)
     finished, notes = run(LocalExecutor(8), quadratic())
     assert calls == [8, 4, 2]
-    assert notes == ["out of memory with 8 slots: going on with 4", "out of memory with 4 slots: going on with 2"]
+    assert notes == ["out of memory with 8 slots; continuing with 4", "out of memory with 4 slots; continuing with 2"]
     assert [trial.point.index for trial in finished] == list(range(8))
     for ours, theirs in zip(finished, expected, strict=True):
         np.testing.assert_allclose(ours.curve.values["train_loss"], theirs.curve.values["train_loss"], rtol=1e-5)
@@ -277,7 +277,7 @@ def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
         yield
 
     monkeypatch.setattr(local, "train", failing)
-    with pytest.raises(OutOfMemory, match="one trial at batch 16 does not fit"):
+    with pytest.raises(OutOfMemory, match="a single trial with batch_size = 16 does not fit"):
         run(LocalExecutor(2), quadratic())
 
 
@@ -300,7 +300,7 @@ def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
     monkeypatch.setattr(Program, "memory", property(memory))
     monkeypatch.setattr(local.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
     finished, notes = run(LocalExecutor(8), quadratic())
-    assert notes == ["8 slots need more memory than there is: taking 2"]
+    assert notes == ["8 slots need more memory than available; using 2"]
     assert len(finished) == 8
 
 

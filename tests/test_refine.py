@@ -17,7 +17,7 @@ from levelfield import refine
 from levelfield.derive.refine import Refinement
 from levelfield.errors import SearchExhausted, StudyError, UsageError
 from levelfield.executors import get_executor
-from levelfield.report.spaces import space_rows
+from levelfield.report.spaces import SpaceRow, space_tables
 from levelfield.run import refine_in_rounds, run
 from levelfield.search import Search
 
@@ -291,23 +291,26 @@ def test_invalid_rounds_are_refused(store):
 # In the report
 
 
+def space_rows(study: lf.Study) -> dict[tuple[str, str], SpaceRow]:
+    return {(table.optimizer, row.hyperparameter): row for table in space_tables(study) for row in table.rows}
+
+
 def test_the_report_shows_initial_and_final_ranges(store, tmp_path):
     *_, last = refine_in_rounds(study_of(), 2, store, formula(rate_at(FAR, floor=0.7)))
-    rows = {(row["optimizer"], row["hyperparameter"]): row for row in space_rows(last.results)}
+    rows = space_rows(last.study)
     rate = rows["momentum", "learning_rate"]
-    assert rate["initial"] == "log [1e-04, 0.01]"  # the range of the first of three studies
+    assert rate.initial == "log [1e-04, 0.01]"  # the range of the first of three studies
     low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
     assert low > 1e-4
-    assert rate["range"] == f"log [{low:g}, {high:g}]"
+    assert rate.range == f"log [{low:g}, {high:g}]"
     assert len(rows) > 1
     for key, row in rows.items():
         if key != ("momentum", "learning_rate"):
-            assert row["initial"] == row["range"]
+            assert row.initial == row.range
     page = lf.Comparison(last.results).write_report(tmp_path / "report.html").read_text("utf-8")
-    assert rate["initial"] in page
-    assert rate["range"] in page
-    unrefined = lf.Comparison.load(study_of(), store)
-    assert {row["initial"] for row in space_rows(unrefined.results)} == {""}
+    assert rate.initial in page
+    assert rate.range in page
+    assert {row.initial for row in space_rows(study_of()).values()} == {""}
 
 
 # The command

@@ -27,6 +27,7 @@ from levelfield.search import Search
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
+from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.trial import Point, Progress, Trial
 from levelfield.user_code import code_digest
@@ -74,11 +75,12 @@ def opened(study: Study, location: Location | None, *, create: bool = True) -> I
 
 def prepared(study: Study, executor: str | Executor = "local", slots: int | None = None) -> Executor:
     """Return an executor that can train the study. Everything that can be refused is refused here."""
-    from levelfield.taxonomy.verify import check_registered
-
     chosen = get_executor(executor, slots) if isinstance(executor, str) else executor
     chosen.check(study)
-    check_registered(study)
+    if registered_inclusions():
+        from levelfield.taxonomy.verify import check_registered
+
+        check_registered(study)
     return chosen
 
 

@@ -6,6 +6,7 @@ finished, in one transaction with everything that belongs to it, so killing the 
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from levelfield.errors import NoStore, StoreError
 from levelfield.study import digest
@@ -139,7 +139,8 @@ class Store:
             raise StoreError(f"{self.name}: cannot read or write the store ({_reason(error)})") from None
 
     def _insert(self, table: sa.Table) -> Any:
-        return (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert(table)
+        dialect = importlib.import_module(f"sqlalchemy.dialects.{self._engine.dialect.name}")
+        return dialect.insert(table)
 
     def add(
         self,
