@@ -434,7 +434,7 @@ def test_a_trial_without_a_finite_value_does_not_decide(made, lost):
     assert view.outcome("b").best(2, bootstrap=50).mean == pytest.approx(0.1)
     assert view.sentences()[:2] == [
         "With 2 trials each, b has the best expected train_loss: 0.1.",
-        "It beats a in at least 99% of repetitions.",
+        "It beats a in at least 99% of repetitions, more than chance explains.",
     ]
     assert view.outcome("b").best_trial.curve.final("train_loss") == pytest.approx(0.1)
 

@@ -21,7 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from levelfield.analysis.best_of import check_k, probability_better
-from levelfield.analysis.permutation import holm, lead, p_value, permuted_leads
+from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, holm, lead, p_value, permuted_leads
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
@@ -215,9 +215,15 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
 
 
 def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
-    """Return the p-value of the lead that either has: twice that of the one that leads."""
+    """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
+
+    A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
+    make a study claim too much.
+    """
     leader, other = (ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours)
-    return min(1.0, 2 * p_value(leader, other, k))
+    p = p_value(leader, other, k)
+    reached = min(p * PERMUTATIONS, ENOUGH)  # permutations with at least that lead
+    return min(1.0, 2 * p * (1 + 1 / math.sqrt(reached)))
 
 
 def needed_to_separate(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.best_of import CLEAR
+from levelfield.analysis.intervals import separated
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import expected_best, several_ks
 from levelfield.errors import UsageError
@@ -156,9 +156,11 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
 
 
 def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
-    best, others = outcomes[stretch.optimizer], [name for name in outcomes if name != stretch.optimizer]
-    ahead = [name for name in others if outcomes[name].beats(best, stretch.last) >= CLEAR]
-    rivals = [name for name in others if best.beats(outcomes[name], stretch.last) < CLEAR and name not in ahead]
+    best, others = stretch.optimizer, [name for name in outcomes if name != stretch.optimizer]
+    ranked = {name: outcome.ranked() for name, outcome in outcomes.items()}
+    pairs = separated(ranked, stretch.last)
+    ahead = [name for name in others if (name, best) in pairs]
+    rivals = [name for name in others if (best, name) not in pairs and name not in ahead]
     return replace(stretch, rivals=rivals, ahead=ahead)
 
 
