@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from aligned import table
@@ -37,7 +38,8 @@ def true_median(population: Population, k: int) -> float:
     return float(values[math.ceil((1 - 0.5 ** (1 / k)) * len(values)) - 1])
 
 
-def cell(population: Population, n: int, k: int, studies: int) -> list[str]:
+def cell(name: str, n: int, k: int, studies: int) -> list[str]:
+    population = POPULATIONS[name]
     random, truth = np.random.default_rng(1), true_median(population, k)
     false = [
         np.mean([bool(lf.separated({str(i): population(random, n) for i in range(count)}, k)) for _ in range(studies)])
@@ -49,7 +51,7 @@ def cell(population: Population, n: int, k: int, studies: int) -> list[str]:
     power = np.mean(
         [bool(lf.separated({"a": population(random, n), "b": population(random, n) + 1}, k)) for _ in range(studies)]
     )
-    return [f"{100 * share:.1f}%" for share in (*false, covered, opened, power)]
+    return [name, str(n), str(k), *(f"{100 * share:.1f}%" for share in (*false, covered, opened, power))]
 
 
 def main() -> None:
@@ -57,13 +59,10 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=400)
     studies = parser.parse_args().studies
     headings = ["population", "N", "K", *(f"false claims, {count} optimizers" for count in OPTIMIZERS)]
-    rows = [[*headings, "covers", "open", "power"]]
-    for name, population in POPULATIONS.items():
-        for n, k in SIZES:
-            rows.append([name, str(n), str(k), *cell(population, n, k, studies)])
-            print(table([rows[0], rows[-1]]).splitlines()[-1], flush=True)
-    print()
-    print(table(rows))
+    cells = [(name, n, k, studies) for name in POPULATIONS for n, k in SIZES]
+    with ProcessPoolExecutor() as pool:
+        rows = list(pool.map(cell, *zip(*cells, strict=True)))
+    print(table([[*headings, "covers", "open", "power"], *rows]))
 
 
 if __name__ == "__main__":
