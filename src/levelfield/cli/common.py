@@ -77,7 +77,7 @@ Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only th
 Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
-Executor = Annotated[str, typer.Option(metavar="NAME", help="Where to train: local.")]
+Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
 StoreOption = Annotated[
     str | None,
     typer.Option(
