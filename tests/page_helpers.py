@@ -14,6 +14,7 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
+from helpers import make_study
 
 import levelfield as lf
 from levelfield.formatting import format_hyperparameters, format_metric
@@ -56,9 +57,8 @@ def study_of(optimizers: Mapping[str, Any] = OPTIMIZERS, **changes: Any) -> lf.S
         "pool": POOL,
         "target": {"metric": "valid_error", "value": 0.25},
         "schedule": SCHEDULE,
-        "optimizers": dict(optimizers),
     }
-    return lf.Study(**content | changes)
+    return make_study(optimizers, **content | changes)
 
 
 def little_study(optimizers: Mapping[str, Any] = LITTLE, **changes: Any) -> lf.Study:

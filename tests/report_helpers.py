@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from helpers import make_study
 
 import levelfield as lf
 
@@ -35,9 +36,8 @@ def study_of(optimizers: Mapping[str, Any] = OPTIMIZERS, **changes: Any) -> lf.S
         "trials": K,
         "pool": POOL,
         "target": {"metric": "valid_error", "value": TARGET},
-        "optimizers": dict(optimizers),
     }
-    return lf.Study(**content | changes)
+    return make_study(optimizers, **content | changes)
 
 
 def random_pools() -> dict[str, list[dict[str, np.ndarray]]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import make_study
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,8 +34,7 @@ LINEAR = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_facto
 
 
 def study_of(optimizers: dict[str, Any], **changes: Any) -> lf.Study:
-    content = {"workload": "quadratic", "steps": 2000, "trials": 2, "pool": 4, "optimizers": optimizers}
-    return lf.Study(**content | changes)
+    return make_study(optimizers, **{"steps": 2000} | changes)
 
 
 def edge_of(coverage: StudyCoverage, special: str, general: str) -> Coverage:
@@ -489,9 +489,8 @@ epsilon = 1e-8
 
 
 @pytest.fixture
-def cli(monkeypatch, command, tmp_path):
-    """Commands are run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
+def cli(command, tmp_path):
+    """Commands in a folder with the study."""
     (tmp_path / "study.toml").write_text(STUDY)
     return command
 

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from helpers import make_study
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -30,8 +31,7 @@ STEP = {"kind": "step", "decay_every": {"uniform": [0.1, 1.0]}, "decay_factor": 
 
 
 def study_of(optimizers: dict[str, Any], **changes: Any) -> lf.Study:
-    content = {"workload": "quadratic", "steps": 60, "trials": 2, "pool": 4, "optimizers": optimizers}
-    return lf.Study(**content | changes)
+    return make_study(optimizers, **{"steps": 60} | changes)
 
 
 def pairs(study: lf.Study) -> set[tuple[str, str]]:

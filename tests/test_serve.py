@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPMessage
@@ -350,15 +350,9 @@ def test_a_page_that_cannot_be_drawn_is_told(url, monkeypatch):
     assert told.wait(60)  # after the answer, in the server's thread
 
 
-@pytest.fixture
-def cli(monkeypatch, command, tmp_path, study) -> Callable[..., tuple[int, str, str]]:
-    monkeypatch.chdir(tmp_path)
-    return command
-
-
-def test_a_port_in_use_is_told_in_one_line(cli, url):
+def test_a_port_in_use_is_told_in_one_line(command, url):
     port = url.split(":")[2].strip("/")
-    code, out, err = cli("serve", "small.toml", "--port", port)
+    code, out, err = command("serve", "small.toml", "--port", port)
     assert (code, out) == (2, "")
     assert err == f"levelfield: port {port} is in use; choose another one, or 0 for any free port\n"
 
@@ -373,8 +367,8 @@ def test_a_port_in_use_is_told_in_one_line(cli, url):
         (["--port", "0", "--store", "mysql://x/y"], ["mysql://", "postgresql://"]),
     ],
 )
-def test_a_bad_command_line_is_refused_in_one_line(cli, arguments, words):
-    code, out, err = cli("serve", "small.toml", *arguments)
+def test_a_bad_command_line_is_refused_in_one_line(command, study, arguments, words):
+    code, out, err = command("serve", "small.toml", *arguments)
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1, err
     for word in words:
