@@ -28,6 +28,7 @@ SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
 _DRAWS = 2_000
 _LEADS = 400  # permutations that show how far chance alone spreads the lead
 _POWER = 0.8
+_LARGE = 2_000  # trials of two pools
 _HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
 
@@ -205,7 +206,7 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     values = {name: feasible(pool) for name, pool in pools.items()}
     names = [name for name, pool in values.items() if len(pool)]
     pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
-    corrected = holm([two_sided_p_value(values[ours], values[theirs], k) for ours, theirs in pairs])
+    corrected = holm([two_sided_p_value(values[ours], values[theirs], k, len(pairs)) for ours, theirs in pairs])
     tests = []
     for (ours, theirs), p in zip(pairs, corrected, strict=True):
         wins, losses = (probability_better(values[a], values[b], k) for a, b in ((ours, theirs), (theirs, ours)))
@@ -214,15 +215,18 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     return tests
 
 
-def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
+def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int = 1) -> float:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
     make a study claim too much.
     """
     leader, other = (ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours)
-    p = p_value(leader, other, k)
-    reached = min(p * PERMUTATIONS, ENOUGH)  # permutations with at least that lead
+    permutations = PERMUTATIONS
+    if len(ours) + len(theirs) > _LARGE:  # which separate easily and take long: as many as the correction needs
+        permutations = min(PERMUTATIONS, max(1_999, round(8 * pairs / SIGNIFICANCE)))
+    p = p_value(leader, other, k, permutations=permutations)
+    reached = min(p * (1 + permutations), ENOUGH)  # permutations with at least that lead
     return min(1.0, 2 * p * (1 + 1 / math.sqrt(reached)))
 
 

@@ -45,7 +45,8 @@ def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int =
         if reached + large.sum() >= ENOUGH:
             last = start + int(np.flatnonzero(large)[ENOUGH - reached - 1])
             return ENOUGH / (last + 1)
-        reached, start, batch = reached + int(large.sum()), stop, 4 * batch
+        # A pass over large pools takes long whatever the batch, so few passes are best there.
+        reached, start, batch = reached + int(large.sum()), stop, batch * (4 if len(values) <= 2_000 else 50)
     return (1 + reached) / (1 + permutations)
 
 
