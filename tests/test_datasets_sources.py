@@ -85,7 +85,7 @@ class TestDownload:
 
     def test_says_what_failed_and_what_to_do(self, server, toy):
         self.remote(toy, server.url, self.MD5)
-        with pytest.raises(DataError, match=r"\(HTTP status 404\); .* run 'levelfield data get toy'"):
+        with pytest.raises(DataError, match=r"\(HTTP status 404\); .* 'levelfield data get toy'"):
             get("toy")
         self.remote(toy, "http://127.0.0.1:9/file.bin", self.MD5)
         with pytest.raises(DataError, match=r"\(ConnectionError\)"):

@@ -61,7 +61,7 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     wins = {name: results.beats(first, name) for name in others}
     losses = {name: results.beats(name, first) for name in others}
     tied = [name for name in others if max(wins[name], losses[name]) < 0.005]
-    beaten = [name for name in others if (first, name) in results.separated()]
+    beaten = [name for name in others if (first, name) in results.separated() and name not in tied]
     ahead = [name for name in others if losses[name] >= _MOSTLY]
     close = [name for name in others if name not in beaten + ahead + tied]
     if tied:
