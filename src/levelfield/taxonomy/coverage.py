@@ -230,10 +230,10 @@ def _follows(
     values = [{name: point[name] for name in point if name in special.hyperparameters} for point in points]
     with np.errstate(all="ignore"):
         if special.equations and general.equations:
-            columns = {name: column([point[name] for point in values], (-1, 1, 1)) for name in values[0]}
-            image = way.image(columns, {**opens, way.limit: opens[way.limit][:, None]})
-            expected = trajectory(special.equations, columns, gradients[:, None])
-            deviations = deviation(trajectory(general.equations, image, gradients[:, None]), expected)
+            columns = {name: column([point[name] for point in values], (-1, 1)) for name in values[0]}
+            steps_first = np.moveaxis(gradients, 0, -1)[..., None]  # × parameters × points × limit parameters
+            expected = trajectory(special.equations, columns, steps_first)
+            deviations = deviation(trajectory(general.equations, way.image(columns, opens), steps_first), expected)
         else:
             from levelfield.training import following
 
