@@ -13,8 +13,8 @@ FIXTURES = REPOSITORY / "tests/fixtures"
 
 # The studies of fixtures/old_store.sqlite, as arguments of a command.
 OLD_STUDIES = {
-    "wilson": ["wilson", "--pool", "8", "--trials", "4"],
-    "quadratic": ["quadratic", "--pool", "6", "--trials", "3", "--steps", "200", "--optimizers", "sgd,momentum,adam"],
+    "wilson": [str(FIXTURES / "old_studies/wilson.toml"), "--pool", "8", "--trials", "4"],
+    "quadratic": [str(FIXTURES / "old_studies/quadratic.toml"), "--pool", "6", "--trials", "3", "--steps", "200", "--optimizers", "sgd,momentum,adam"],
 }
 
 SGD = {"rule": "sgd", "learning_rate": {"log": [1e-3, 1e-1]}}

@@ -1,6 +1,7 @@
 """A store written by an earlier version opens, and gives the same numbers.
 
-tests/fixtures/old_store.sqlite was written, and old_store.json was printed, before the code was reorganized:
+tests/fixtures/old_store.sqlite was written, and old_store.json was printed, before the code was reorganized, with the
+studies in old_studies:
 
     levelfield compare wilson --pool 8 --trials 4 --seed-inclusions
     levelfield rerun wilson --pool 8 --trials 4 --seeds 2
@@ -25,9 +26,9 @@ from levelfield.search import Search
 
 EXPECTED: dict[str, Any] = json.loads((FIXTURES / "old_store.json").read_text("utf-8"))
 STUDIES = {
-    "wilson": lambda: lf.load_study("wilson").replace(pool=8, trials=4),
+    "wilson": lambda: lf.load_study(OLD_STUDIES["wilson"][0]).replace(pool=8, trials=4),
     "quadratic": lambda: (
-        lf.load_study("quadratic").replace(pool=6, trials=3, steps=200).only(["sgd", "momentum", "adam"])
+        lf.load_study(OLD_STUDIES["quadratic"][0]).replace(pool=6, trials=3, steps=200).only(["sgd", "momentum", "adam"])
     ),
 }
 
