@@ -463,5 +463,8 @@ def test_a_capped_epsilon_is_noticed_before_training_and_explained_after_it(capp
     assert after.verdict is Verdict.NOT_COVERED
     assert after.coverage.share == 0
     assert after.worse > 0.95
-    assert "adam is worse than momentum, and adam's space cannot express momentum: epsilon must reach 10 (now ≤ 1e-08)" in str(after)
+    assert (
+        "adam is worse than momentum, and adam's space cannot express momentum: epsilon must reach 10 (now ≤ 1e-08)"
+        in str(after)
+    )
     assert str(after) in comparison.sentences()

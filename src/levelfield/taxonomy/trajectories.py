@@ -10,9 +10,7 @@ import numpy as np
 from levelfield.rules import Equations
 
 
-def trajectory(
-    equations: Equations, hyperparameters: Mapping[str, Any], gradients: np.ndarray
-) -> Iterator[np.ndarray]:
+def trajectory(equations: Equations, hyperparameters: Mapping[str, Any], gradients: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the parameters after each step, from zero, over these gradients (steps × parameters × …).
 
     Hyperparameters are numbers, arrays that broadcast against the gradients of a step, or functions of the step.
