@@ -109,7 +109,7 @@ class Comparison:
         return replace(bounds, probability=estimate)
 
     def pairs(self, k: int | None = None) -> list[dict[str, Any]]:
-        """Return every two optimizers with their win rate, its confidence interval, and the test that separates them."""
+        """Return every two optimizers with their win rate, its interval, and the test that separates them."""
         return [
             {
                 "optimizers": [test.ours, test.theirs],
