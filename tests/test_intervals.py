@@ -14,6 +14,7 @@ from scipy import stats
 import levelfield as lf
 from levelfield.analysis.intervals import (
     binomial_cdf,
+    chance_of_any,
     compare_pairs,
     needed_to_separate,
     needed_trials,
@@ -95,6 +96,22 @@ def test_intervals_of_the_win_rate_cover_the_true_one(n: int, k: int, shift: flo
     chances = [lf.beats(generator.normal(size=n), generator.normal(size=n) + shift, k) for _ in range(pools)]
     assert np.mean([chance.low <= truth <= chance.high for chance in chances]) >= 0.85
     assert all(0 <= chance.low <= chance.probability <= chance.high <= 1 for chance in chances)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.9, 0.99])
+def test_the_interval_of_a_success_is_scipys_exact_one(level: float) -> None:
+    for successes, n in ((0, 5), (1, 5), (5, 5), (7, 20)):
+        theirs = stats.binomtest(successes, n).proportion_ci(level, method="exact")
+        ours = chance_of_any(successes, n, 1, level)
+        assert (ours.probability, ours.low, ours.high) == pytest.approx((successes / n, theirs.low, theirs.high))
+
+
+@given(st.integers(0, 30), st.integers(1, 30), st.integers(1, 50))
+def test_the_chance_of_any_success_rises_with_the_number_of_trials(successes: int, n: int, k: int) -> None:
+    successes = min(successes, n)
+    fewer, more = chance_of_any(successes, n, k), chance_of_any(successes, n, k + 1)
+    assert 0 <= fewer.low <= fewer.probability <= fewer.high <= 1
+    assert (fewer.low, fewer.probability, fewer.high) <= (more.low, more.probability, more.high)
 
 
 def test_a_win_rate_needs_as_many_trials_as_k() -> None:
