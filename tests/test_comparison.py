@@ -531,7 +531,8 @@ def test_the_answer_names_the_test_metric(made):
         for name, valid, test in (("sgd", 0.1, 0.3), ("momentum", 0.2, 0.25))
     }
     sentences = made(study, pools).sentences()
-    assert "By the mean test_error of the selected trials, momentum is first (25.00%) and sgd is 2nd (30.00%)." in sentences
+    by_test = "By the mean test_error of the selected trials, momentum is first (25.00%) and sgd is 2nd (30.00%)."
+    assert by_test in sentences
     # sqrt(0.1 · 0.9 / 2,000)
     assert "A single valid_error near 10.00% has a standard error of 0.67 points, from 2,000 examples." in sentences
 
