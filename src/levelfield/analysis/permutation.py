@@ -6,6 +6,7 @@ change here.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,11 @@ class _Ranks:
         ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)[: len(values)]) + 1
         return cls(len(ours), len(values), ends, np.cumsum(order < len(ours))[ends - 1])
 
+    @property
+    def ties(self) -> bytes | int:
+        """What tells apart which values are equal: the number of values if none are."""
+        return len(self.ends) if self.ends[-1] == len(self.ends) else self.ends.tobytes()
+
     def first(self, count: int) -> _Ranks:
         """Return the ranks of the first values only, and of those that equal the last of them."""
         runs = int(np.searchsorted(self.ends, count)) + 1
@@ -79,7 +85,7 @@ def relevant(n: int, k: int) -> int:
     >>> relevant(1000, 1), relevant(1000, 100)
     (1000, 99)
     """
-    return math.ceil(n * (1 - NEGLIGIBLE ** (1 / (2 * k))) - TOLERANCE * n)
+    return math.ceil(n * float(1 - NEGLIGIBLE ** (1 / (2 * k))) - TOLERANCE * n)
 
 
 def p_value(ours: np.ndarray, theirs: np.ndarray, k: int, *, permutations: int = PERMUTATIONS) -> float:
@@ -122,10 +128,9 @@ def _test_group(group: dict[int, _Ranks], k: int, permutations: int) -> Iterator
         stop = min(stage, permutations)
         if not reached or stop <= start:
             break
-        ties = {shortened[i].ends.tobytes(): shortened[i] for i in reached}  # without ties, all pairs are the same
-        leads = dict(zip(ties, _permuted_leads(list(ties.values()), k, start, stop), strict=True))
+        leads = _leads_by_ties([shortened[i] for i in reached], k, start, stop)
         for i in list(reached):
-            permuted = leads[shortened[i].ends.tobytes()]
+            permuted = leads[shortened[i].ties]
             if not start:
                 spreads[i] = float(np.std(permuted))
             large = np.flatnonzero(permuted >= observed[i] - TOLERANCE)
@@ -140,16 +145,38 @@ def _test_group(group: dict[int, _Ranks], k: int, permutations: int) -> Iterator
         yield i, LeadTest(group[i].lead(k), (1 + count) / (1 + permutations), spreads[i])
 
 
-def _permuted_leads(pairs: Sequence[_Ranks], k: int, start: int, stop: int) -> np.ndarray:
-    """Return the lead of each pair in each of the permutations start … stop − 1; all pairs have the same sizes."""
+def _leads_by_ties(pairs: Sequence[_Ranks], k: int, start: int, stop: int) -> dict[bytes | int, np.ndarray]:
+    """Return the leads in the permutations start … stop − 1 of pairs with the same sizes, by which values are equal."""
     ours, n = pairs[0].ours, pairs[0].n
+    leads: dict[bytes | int, np.ndarray] = {}
+    tied: dict[bytes | int, np.ndarray] = {}
+    for ranks in pairs:
+        if isinstance(ranks.ties, int):
+            leads[ranks.ties] = _untied_leads(ranks.ties, ours, n, k, start, stop)
+        else:
+            tied[ranks.ties] = ranks.ends
+    leads.update(zip(tied, _permuted_leads(list(tied.values()), ours, n, k, start, stop), strict=True))
+    return leads
+
+
+@functools.lru_cache(maxsize=32)  # without ties, all pairs of these sizes are alike
+def _untied_leads(count: int, ours: int, n: int, k: int, start: int, stop: int) -> np.ndarray:
+    return _permuted_leads([np.arange(1, count + 1)], ours, n, k, start, stop)[0]
+
+
+def _permuted_leads(
+    ends_of_runs: Sequence[np.ndarray], ours: int, n: int, k: int, start: int, stop: int
+) -> list[np.ndarray]:
+    """Return the leads in the permutations start … stop − 1 for each way in which values are equal."""
     beyond_ours, beyond_theirs = _beyond(ours, k), _beyond(n - ours, k)
-    ending: dict[int, list[int]] = defaultdict(list)  # number of values → pairs in which equal values end there
-    for i, ranks in enumerate(pairs):
-        for end in ranks.ends.tolist():
+    ending: dict[int, list[int]] = defaultdict(list)  # number of values → where equal values end there
+    for i, ends in enumerate(ends_of_runs):
+        for end in ends.tolist():
             ending[end].append(i)
-    totals = np.zeros((len(pairs), stop - start))
-    before = [(np.ones(()), np.ones(()))] * len(pairs)
+    if not ending:
+        return []
+    totals = [np.zeros(stop - start) for _ in ends_of_runs]
+    before = [(np.ones(()), np.ones(()))] * len(ends_of_runs)
     for end, counts in enumerate(deal(ours, n, start, stop), start=1):
         if end in ending:
             a, b = beyond_ours[counts], beyond_theirs[end - counts]
