@@ -202,6 +202,10 @@ class PairTest:
     needed: int | None = None  # trials for each that would separate them, if the difference is what it seems
 
     @property
+    def names(self) -> tuple[str, str]:
+        return self.ours, self.theirs
+
+    @property
     def separated(self) -> bool:
         return self.p_value < SIGNIFICANCE
 

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     CONSISTENT = "consistent"
     NO_SEPARATION = "no separation"
     VIOLATED = "violated"
-    UNKNOWN = "unknown"  # a pool is empty, or no trial has a finite value
+    UNKNOWN = "unknown"  # a pool has fewer than K trials, or no trial has a finite value
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Finding:
     def __str__(self) -> str:
         special, general = self.edge.special, self.edge.general
         if self.verdict is Verdict.UNKNOWN:
-            return f"{special} ⊆ {general}: unknown (no feasible trials)."
+            return f"{special} ⊆ {general}: unknown (too few feasible trials)."
         numbers = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions; p = {self.p_value:.2g}"
         sentence = f"{special} ⊆ {general}: {self.verdict} ({general} is {numbers})."
         if self.verdict is Verdict.VIOLATED:
@@ -71,14 +71,15 @@ def audit(results: Results, k: int) -> list[Finding]:
     edges = inclusions(results.study)
     outcomes = [(results.outcome(edge.special), results.outcome(edge.general)) for edge in edges]
     tests = lead_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
-    raw = [
-        test.p_value if special.best_trial or general.best_trial else math.nan
-        for test, (special, general) in zip(tests, outcomes, strict=True)
-    ]
+    raw = []
+    for test, (special, general) in zip(tests, outcomes, strict=True):
+        known = min(len(special.pool), len(general.pool)) >= k and (special.best_trial or general.best_trial)
+        raw.append(test.p_value if known else math.nan)
     findings = []
     for edge, p in zip(edges, holm(raw), strict=True):
-        worse = results.beats(edge.special, edge.general, k)
-        better = results.beats(edge.general, edge.special, k)
+        worse = better = math.nan
+        if not math.isnan(p):
+            worse, better = results.beats(edge.special, edge.general, k), results.beats(edge.general, edge.special, k)
         verdict = _verdict(worse, p)
         evidence = tuple(_evidence(results, edge, k)) if verdict is Verdict.VIOLATED else ()
         findings.append(Finding(edge, k, worse, better, p, verdict, evidence))
