@@ -75,7 +75,8 @@ def recorded(name: str, values: Sequence[float] | np.ndarray) -> Population:
 def mixture(u: np.ndarray) -> np.ndarray:
     """One trial in ten is good."""
     good = u < 0.1
-    return np.where(good, ndtri(np.where(good, u / 0.1, 0.5)) - 5, ndtri(np.where(good, 0.5, (u - 0.1) / 0.9)))
+    normal: np.ndarray = ndtri(np.where(good, u / 0.1, (u - 0.1) / 0.9))
+    return normal - 5 * good
 
 
 def searched(name: str, sobol: bool) -> Population:
