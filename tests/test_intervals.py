@@ -16,9 +16,7 @@ from levelfield.analysis.intervals import (
     binomial_cdf,
     chance_of_any,
     compare_pairs,
-    needed_to_separate,
     needed_trials,
-    two_sided_p_value,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -146,7 +144,9 @@ def test_one_trial_each_separates_nothing() -> None:
 def test_the_two_sided_test_has_no_side() -> None:
     generator = np.random.default_rng(2)
     ours, theirs = generator.normal(size=30), generator.normal(size=40) + 0.4
-    assert two_sided_p_value(ours, theirs, 5) == pytest.approx(two_sided_p_value(theirs, ours, 5), abs=0.02)
+    (forward,), (backward,) = compare_pairs({"a": ours, "b": theirs}, 5), compare_pairs({"b": theirs, "a": ours}, 5)
+    assert forward.p_value == pytest.approx(backward.p_value, abs=0.02)
+    assert (forward.better, forward.worse) == (backward.better, backward.worse)
 
 
 def test_the_trials_that_would_separate_two_pools_do() -> None:
@@ -156,8 +156,9 @@ def test_the_trials_that_would_separate_two_pools_do() -> None:
     def pair(n: int) -> tuple[np.ndarray, np.ndarray]:
         return generator.normal(size=n), generator.normal(size=n) + shift
 
-    estimates = [needed_to_separate(*pair(25), k, pairs=1) for _ in range(40)]
-    known = [estimate for estimate in estimates if estimate]
+    tests = [compare_pairs(dict(zip("ab", pair(25), strict=True)), k)[0] for _ in range(60)]
+    assert all(test.needed is None or test.needed > 25 for test in tests)
+    known = [test.needed for test in tests if test.needed]
     assert len(known) > 20
     typical = int(np.median(known))
     separated = [compare_pairs(dict(zip("ab", pair(typical), strict=True)), k)[0].separated for _ in range(40)]

@@ -16,7 +16,7 @@ from typing import Any
 from levelfield.analysis.best_of import CLEAR, check_k
 from levelfield.analysis.boundaries import Place, boundaries
 from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
-from levelfield.analysis.permutation import holm, p_value
+from levelfield.analysis.permutation import holm, lead_tests
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_range
 from levelfield.taxonomy.coverage import edge_coverage
@@ -69,11 +69,12 @@ def audit(results: Results, k: int) -> list[Finding]:
     """Return a finding for each inclusion between the study's optimizers."""
     check_k(k)
     edges = inclusions(results.study)
-    raw, able = [], [name for name, outcome in results.outcomes.items() if len(outcome.pool) >= k]
-    for edge in edges:
-        special, general = results.outcome(edge.special), results.outcome(edge.general)
-        known = {edge.special, edge.general} <= {*able} and (special.best_trial or general.best_trial)
-        raw.append(p_value(special.ranked(), general.ranked(), k) if known else math.nan)
+    outcomes = [(results.outcome(edge.special), results.outcome(edge.general)) for edge in edges]
+    tests = lead_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
+    raw = []
+    for test, (special, general) in zip(tests, outcomes, strict=True):
+        known = min(len(special.pool), len(general.pool)) >= k and (special.best_trial or general.best_trial)
+        raw.append(test.p_value if known else math.nan)
     findings = []
     for edge, p in zip(edges, holm(raw), strict=True):
         worse = better = math.nan
