@@ -298,6 +298,12 @@ def error_of(content: dict) -> str:
         ({"target": {"metric": "valid_error", "value": 0.1, "when": 3}}, ["target.when"]),
         ({"target": {"metrc": "valid_error", "value": 0.1}}, ["target.metrc", "did you mean 'metric'?"]),
         ({"target": 0.066}, ["target = 0.066", "expected a table"]),
+        (
+            {"target": {"metric": "valid_error", "value": 14}},
+            ["target.value = 14: valid_error lies between 0 and 1; for 14% write 0.14"],
+        ),
+        ({"target": {"metric": "test_error", "value": 101}}, ["target.value = 101: test_error lies between 0 and 1"]),
+        ({"target": {"metric": "valid_error", "value": -0.1}}, ["target.value = -0.1: valid_error lies between"]),
         ({"trials": 501}, ["trials = 501", "pool = 500", "raise pool or lower trials"]),
         ({"trials": 0}, ["trials = 0", "expected an integer of at least 1"]),
         ({"pool": -1}, ["pool = -1", "expected an integer of at least 1"]),
@@ -540,6 +546,11 @@ def test_a_float_without_a_fraction_is_an_integer(field):
     assert getattr(study, field) == (10 if field == "trials" else 1000)
     assert type(getattr(study, field)) is int
     assert study.identity("ours") == small(**{field: getattr(study, field), "pool": 1000}).identity("ours")
+
+
+@pytest.mark.parametrize("target", [("valid_error", 0.0), ("valid_error", 1.0), ("train_loss", 14.0)])
+def test_a_target_can_be_any_value_that_its_metric_can_have(target):
+    assert from_file(target=lf.Target(*target)).target.value == target[1]
 
 
 def test_a_target_can_be_a_record():
