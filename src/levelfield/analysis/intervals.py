@@ -229,7 +229,7 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     values = {name: feasible(pool) for name, pool in pools.items()}
     names = [name for name, pool in values.items() if len(pool)]
     pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
-    raw = _two_sided_tests([(values[ours], values[theirs]) for ours, theirs in pairs], k)
+    raw = two_sided_tests([(values[ours], values[theirs]) for ours, theirs in pairs], k)
     corrected = holm([p for p, _ in raw])
     tests = []
     for (ours, theirs), p, (_, test) in zip(pairs, corrected, raw, strict=True):
@@ -240,7 +240,7 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     return tests
 
 
-def _two_sided_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> list[tuple[float, LeadTest]]:
+def two_sided_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> list[tuple[float, LeadTest]]:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from levelfield.analysis.intervals import SIGNIFICANCE, two_sided_p_value
+from levelfield.analysis.intervals import SIGNIFICANCE, two_sided_tests
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.permutation import holm, lead
 from levelfield.analysis.results import Results
@@ -107,8 +108,12 @@ def pairs(columns: Columns) -> list[Pair]:
         for label in labels
         if _can_compare(columns[label][a], columns[label][b])
     ]
-    p_values = holm([_p_value(columns[label][a], columns[label][b], len(tested)) for a, b, label in tested])
-    separated = {key for key, p in zip(tested, p_values, strict=True) if p < SIGNIFICANCE}
+    p_values = dict(zip(tested, [math.nan] * len(tested), strict=True))
+    for k in {columns[label][a].k for a, b, label in tested}:
+        keys = [(a, b, label) for a, b, label in tested if columns[label][a].k == k]
+        pools = [(columns[label][a].outcome.ranked(), columns[label][b].outcome.ranked()) for a, b, label in keys]
+        p_values |= zip(keys, (p for p, _ in two_sided_tests(pools, k)), strict=True)
+    separated = {key for key, p in zip(p_values, holm(list(p_values.values())), strict=True) if p < SIGNIFICANCE}
     compared = []
     for (a, b), labels in shared.items():
         leaders, beats = {}, {}
@@ -125,10 +130,6 @@ def pairs(columns: Columns) -> list[Pair]:
 
 def _can_compare(ours: Entry, theirs: Entry) -> bool:
     return ours.k == theirs.k <= min(len(ours.outcome.pool), len(theirs.outcome.pool))
-
-
-def _p_value(ours: Entry, theirs: Entry, tests: int) -> float:
-    return two_sided_p_value(ours.outcome.ranked(), theirs.outcome.ranked(), ours.k, tests)
 
 
 def flips(columns: Columns) -> list[Flip]:
