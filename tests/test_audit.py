@@ -374,7 +374,7 @@ def test_the_verdict_without_feasible_trials_is_unknown(pools, tmp_path):
     (finding,) = comparison.audit()
     assert finding.verdict is Verdict.UNKNOWN
     assert math.isnan(finding.p_value)
-    assert str(finding) == "sgd ⊆ momentum: unknown (no feasible trials)."
+    assert str(finding) == "sgd ⊆ momentum: unknown (too few feasible trials)."
     sentences = " ".join(comparison.sentences())
     assert "has no feasible trial" in sentences
     assert "violated" not in sentences

@@ -41,7 +41,7 @@ def with_optimizer(study_changes: dict | None = None, **table) -> lf.Study:
 def test_defaults_come_from_the_workload():
     study = lf.Study(workload="fashion_mini", steps=10, trials=3, optimizers={"sgd": {"learning_rate": LOG}})
     assert (study.batch_size, study.eval_interval, study.select) == (64, 250, "valid_error")
-    assert study.pool == study.trials == 3
+    assert (study.trials, study.pool, study.replacement) == (3, 15, True)
     assert (study.seed, study.search, study.target) == (0, "quasirandom", None)
     assert study.optimizer("sgd").schedule == "constant"
 
@@ -559,9 +559,9 @@ def test_a_target_can_be_a_record():
     assert from_file(target=None).replace(target=target).target == target
 
 
-def test_a_pool_that_was_never_given_follows_trials():
+def test_a_pool_that_was_never_given_is_five_times_trials():
     study = lf.Study(workload="quadratic", steps=10, trials=2, optimizers={"sgd": {"learning_rate": LOG}})
-    assert study.replace(trials=3).pool == 3
+    assert study.replace(trials=3).pool == 15
     assert study.replace(pool=7).replace(trials=3).pool == 7
     with pytest.raises(StudyError, match=r"trials = 5 exceeds pool = 4"):
         small().replace(trials=5)

@@ -17,7 +17,7 @@ from typing import Any
 from levelfield.analysis.best_of import CLEAR, check_k
 from levelfield.analysis.boundaries import Place, boundaries
 from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
-from levelfield.analysis.permutation import holm, p_value
+from levelfield.analysis.permutation import holm, lead_tests
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_range
 from levelfield.taxonomy.coverage import Coverage, edge_coverage
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
     NO_SEPARATION = "no separation"
     VIOLATED = "violated"
     NOT_COVERED = "not covered"  # by the study's spaces
-    UNKNOWN = "unknown"  # a pool is empty, or no trial has a finite value
+    UNKNOWN = "unknown"  # a pool has fewer than K trials, or no trial has a finite value
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Finding:
     def __str__(self) -> str:
         special, general = self.edge.special, self.edge.general
         if self.verdict is Verdict.UNKNOWN:
-            return f"{special} ⊆ {general}: unknown (no feasible trials)."
+            return f"{special} ⊆ {general}: unknown (too few feasible trials)."
         numbers = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions; p = {self.p_value:.2g}"
         covered = f"coverage {self.coverage.text}"
         if not self.coverage.evaluated:
@@ -86,15 +86,17 @@ def audit(results: Results, k: int) -> list[Finding]:
     """Return a finding for each inclusion between the study's optimizers."""
     check_k(k)
     edges = inclusions(results.study)
+    outcomes = [(results.outcome(edge.special), results.outcome(edge.general)) for edge in edges]
+    tests = lead_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
     raw = []
-    for edge in edges:
-        special, general = results.outcome(edge.special), results.outcome(edge.general)
-        known = special.best_trial or general.best_trial
-        raw.append(p_value(special.ranked(), general.ranked(), k) if known else math.nan)
+    for test, (special, general) in zip(tests, outcomes, strict=True):
+        known = min(len(special.pool), len(general.pool)) >= k and (special.best_trial or general.best_trial)
+        raw.append(test.p_value if known else math.nan)
     findings = []
     for edge, covered, p in zip(edges, coverages(results), holm(raw), strict=True):
-        worse = results.beats(edge.special, edge.general, k)
-        better = results.beats(edge.general, edge.special, k)
+        worse = better = math.nan
+        if not math.isnan(p):
+            worse, better = results.beats(edge.special, edge.general, k), results.beats(edge.general, edge.special, k)
         verdict = _verdict(worse, p, covered)
         evidence = []
         if verdict in (Verdict.VIOLATED, Verdict.NOT_COVERED) and covered.evaluated and not covered.whole:
