@@ -215,16 +215,17 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     return tests
 
 
-def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int = 1) -> float:
+def two_sided_p_value(
+    ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int = 1, permutations: int = PERMUTATIONS
+) -> float:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
     make a study claim too much.
     """
     leader, other = (ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours)
-    permutations = PERMUTATIONS
     if len(ours) + len(theirs) > _LARGE:  # which separate easily and take long: as many as the correction needs
-        permutations = min(PERMUTATIONS, max(1_999, round(8 * pairs / SIGNIFICANCE)))
+        permutations = min(permutations, max(1_999, round(8 * pairs / SIGNIFICANCE)))
     p = p_value(leader, other, k, permutations=permutations)
     reached = min(p * (1 + permutations), ENOUGH)  # permutations with at least that lead
     return min(1.0, 2 * p * (1 + 1 / math.sqrt(reached)))

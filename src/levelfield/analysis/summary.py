@@ -1,0 +1,242 @@
+"""Optimizers compared across several studies: ranks, ratios of steps to target, and performance profiles.
+
+Optimizers are matched by name. Each study is taken at its own K. Two kinds of uncertainty are kept apart: the luck of a
+tuner with K trials (rank probabilities), and what N trials do not tell (rank intervals, ratio intervals).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from levelfield.analysis.best_of import NO_ESTIMATE, Estimate, estimate
+from levelfield.analysis.intervals import SIGNIFICANCE, Interval, interval, two_sided_p_value
+from levelfield.analysis.permutation import PERMUTATIONS, holm, lead
+from levelfield.analysis.profiles import Bounds, credit, profile, ratio_bounds
+from levelfield.analysis.results import Results
+from levelfield.errors import UsageError
+
+Pair = tuple[str, str]  # better, worse
+
+
+@dataclass(frozen=True)
+class Place:
+    """One optimizer in one study."""
+
+    best: Interval  # the median best of K, with its confidence interval
+    rank: Bounds  # by the median best of K; ties share the better rank
+    rank_probabilities: Sequence[float]  # of ranks 1, 2, … over repetitions of tuning with K trials
+    steps: Interval | None = None  # the median steps of the fastest of K; None: the study has no target
+    ratio: Bounds | None = None  # of these steps to the best optimizer's; None: no target, or nobody reaches it
+
+    @property
+    def reached(self) -> bool:
+        """Whether at least half of the repetitions reach the target."""
+        return self.steps is not None and math.isfinite(self.steps.median)
+
+
+@dataclass(frozen=True, eq=False)
+class StudyStanding:
+    """One study: its settings and the place of each of its optimizers that has trials."""
+
+    results: Results
+    k: int
+    places: Mapping[str, Place]
+    separated: Sequence[Pair]  # the claims of all studies together are false with a chance of at most 5%
+
+    @property
+    def name(self) -> str:
+        return self.results.study.name
+
+    @property
+    def counted(self) -> bool:
+        """Whether profiles and ratios count it: it has a target, and at least one optimizer reaches it."""
+        return any(place.reached for place in self.places.values())
+
+    @property
+    def first_evaluation(self) -> int:
+        return first_evaluation(self.results)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One optimizer over all studies."""
+
+    optimizer: str
+    present: Sequence[str]  # studies
+    missing: Sequence[str]  # studies without trials of it
+    mean_rank: Bounds  # over the studies that it is in
+    rank_in_repetitions: Estimate  # the mean rank of one repetition: mean, 5th and 95th percentiles
+    reached: Sequence[str]  # studies that count, and in which it reaches the target
+    missed: Sequence[str]  # studies that count, and in which it does not
+    ratios: Sequence[float]  # in each study that counts; infinite where the target is missed or it has no trials
+    score: Bounds | None  # AlgoPerf's; None: no study counts
+
+    @property
+    def geometric_mean(self) -> float:
+        """The geometric mean of the ratios in the studies in which it reaches the target; NaN without any."""
+        finite = [ratio for ratio in self.ratios if math.isfinite(ratio)]
+        return math.exp(sum(map(math.log, finite)) / len(finite)) if finite else math.nan
+
+    @property
+    def worst_ratio(self) -> float:
+        """The largest ratio; infinite if it misses a target or a study. NaN if no study counts."""
+        return max(self.ratios, default=math.nan)
+
+    def profile(self, tau: float) -> float:
+        """Return the share of studies in which its steps to target are within τ times the best."""
+        return profile(self.ratios, tau)
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Several studies and the optimizers in them, the best mean rank first."""
+
+    studies: Sequence[StudyStanding]
+    optimizers: Sequence[Standing]
+
+    @cached_property
+    def counted(self) -> list[StudyStanding]:
+        """The studies that profiles and ratios count."""
+        return [study for study in self.studies if study.counted]
+
+
+def standings(results: Sequence[Results], k: int | None = None) -> Standings:
+    """Compare the optimizers of several studies; ``k`` replaces each study's own K."""
+    _check(results, k)
+    pools = [_pools(study) for study in results]
+    ks = [study.k(k) for study in results]
+    separated = separated_pairs(list(zip(pools, ks, strict=True)))
+    studies = [
+        StudyStanding(study, chosen, _places(study, chosen, pairs), pairs)
+        for study, chosen, pairs in zip(results, ks, separated, strict=True)
+    ]
+    names = dict.fromkeys(name for study in results for name in study.outcomes)
+    rows = [_standing(name, studies) for name in names if any(name in study.places for study in studies)]
+    return Standings(studies, sorted(rows, key=lambda row: row.mean_rank.value))
+
+
+def separated_pairs(studies: Sequence[tuple[Mapping[str, np.ndarray], int]]) -> list[list[Pair]]:
+    """Return the pairs that each study's trials tell apart, given its pools and its K; lower values are better.
+
+    Holm's correction runs over all pairs of all studies, so the chance of any false claim is at most 5% in total.
+    """
+    pairs = [(i, ours, theirs) for i, (pools, _) in enumerate(studies) for ours, theirs in _pairs(list(pools))]
+    # The smallest p-value that a test can have must stay below what the correction asks for.
+    permutations = max(PERMUTATIONS, round(8 * len(pairs) / SIGNIFICANCE))
+    p_values = []
+    for i, ours, theirs in pairs:
+        pools, k = studies[i]
+        p_values.append(two_sided_p_value(pools[ours], pools[theirs], k, len(pairs), permutations))
+    claims: list[list[Pair]] = [[] for _ in studies]
+    for (i, ours, theirs), p in zip(pairs, holm(p_values), strict=True):
+        if p < SIGNIFICANCE:
+            pools, k = studies[i]
+            ahead = lead(pools[ours], pools[theirs], k) >= 0
+            claims[i].append((ours, theirs) if ahead else (theirs, ours))
+    return claims
+
+
+def rank_bounds(medians: Mapping[str, float], separated: Sequence[Pair]) -> dict[str, Bounds]:
+    """Return ranks by the median, with the ranks that the separated pairs leave possible; lower medians are better.
+
+    An optimizer ranks behind all that are separated as better than it, and ahead of all that are separated as worse.
+    """
+    bounds = {}
+    for name, median in medians.items():
+        rank = 1 + sum(other < median for other in medians.values())
+        low = 1 + sum(worse == name for _, worse in separated)
+        high = len(medians) - sum(better == name for better, _ in separated)
+        bounds[name] = Bounds(rank, min(low, rank), max(high, rank))
+    return bounds
+
+
+def mean_in_repetitions(probabilities: Sequence[Sequence[float]]) -> Estimate:
+    """Return the distribution of a mean of independent ranks, given each one's probabilities of ranks 1, 2, …"""
+    if not probabilities:
+        return NO_ESTIMATE
+    total = np.ones(1)
+    for ranks in probabilities:
+        total = np.convolve(total, ranks)
+    values = 1 + np.arange(len(total)) / len(probabilities)
+    return estimate(values, total)
+
+
+def first_evaluation(results: Results) -> int:
+    """Return the first step at which a trial of the study is evaluated."""
+    return min(results.study.eval_interval, results.study.steps)
+
+
+def _check(results: Sequence[Results], k: int | None) -> None:
+    if len(results) < 2:
+        raise UsageError(f"a summary of {len(results)}: expected at least two studies")
+    names = [study.study.name for study in results]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{names.count(name)} studies are called {name!r}: give each a name of its own")
+    for study in results:
+        if not _pools(study):
+            raise UsageError(f"{study.study.name}: no feasible trials to compare; run the study first")
+        if k is not None and k > study.study.pool:
+            raise UsageError(f"k = {k}: expected at most {study.study.pool}, the pool of {study.study.name}")
+
+
+def _pools(results: Results) -> dict[str, np.ndarray]:
+    """Return the values of each optimizer that has any, the lower the better."""
+    return {name: outcome.ranked() for name, outcome in results.outcomes.items() if outcome.best_trial}
+
+
+def _pairs(names: Sequence[str]) -> list[Pair]:
+    return [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
+
+
+def _places(results: Results, k: int, separated: Sequence[Pair]) -> dict[str, Place]:
+    names = list(_pools(results))
+    outcomes = {name: results.outcome(name) for name in names}
+    best = {name: outcome.interval(k) for name, outcome in outcomes.items()}
+    signs = {name: outcome.metrics[outcome.select].sign for name, outcome in outcomes.items()}
+    ranks = rank_bounds({name: signs[name] * best[name].median for name in names}, separated)
+    chances = results.rank_probabilities(k)
+    if results.study.target is None:
+        return {name: Place(best[name], ranks[name], chances[name][: len(names)]) for name in names}
+    steps = {name: interval(outcome.steps, k) for name, outcome in outcomes.items()}
+    ratios = ratio_bounds({name: outcomes[name].steps for name in names}, k, first_evaluation(results))
+    return {
+        name: Place(best[name], ranks[name], chances[name][: len(names)], steps[name], ratios.get(name))
+        for name in names
+    }
+
+
+def _standing(name: str, studies: Sequence[StudyStanding]) -> Standing:
+    present = [study for study in studies if name in study.places]
+    places = [study.places[name] for study in present]
+    counted = [study for study in studies if study.counted]
+    ratios = [_ratio(study, name) for study in counted]
+    score = None
+    if counted:
+        # A higher ratio is worth less: the interval's ends change places.
+        ends = ([ratio.value for ratio in ratios], [ratio.high for ratio in ratios], [ratio.low for ratio in ratios])
+        score = Bounds(*(float(np.mean([credit(ratio) for ratio in column])) for column in ends))
+    return Standing(
+        optimizer=name,
+        present=[study.name for study in present],
+        missing=[study.name for study in studies if name not in study.places],
+        mean_rank=Bounds(
+            *(float(np.mean([getattr(place.rank, end) for place in places])) for end in ("value", "low", "high"))
+        ),
+        rank_in_repetitions=mean_in_repetitions([place.rank_probabilities for place in places]),
+        reached=[study.name for study in counted if name in study.places and study.places[name].reached],
+        missed=[study.name for study in counted if name in study.places and not study.places[name].reached],
+        ratios=[ratio.value for ratio in ratios],
+        score=score,
+    )
+
+
+def _ratio(study: StudyStanding, name: str) -> Bounds:
+    """Return an optimizer's ratio in a study that counts. Without trials there, it does not reach the target."""
+    place = study.places.get(name)
+    return place.ratio if place and place.ratio else Bounds(math.inf, math.inf, math.inf)
