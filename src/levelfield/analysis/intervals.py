@@ -133,6 +133,28 @@ def beats(
     return Chance(estimate, min(low, estimate), max(high, estimate))
 
 
+def chance_of_any(successes: int, n: int, k: int, level: float = LEVEL) -> Chance:
+    """Return P(at least one of k trials succeeds) if successes of n trials did, with its confidence interval.
+
+    The Clopper–Pearson interval of one trial's chance, which is exact, carries over because the chance of any rises
+    with it.
+
+    >>> chance_of_any(0, 20, k=1).low, round(chance_of_any(0, 20, k=1).high, 3)
+    (0.0, 0.139)
+    """
+    from scipy.special import betaincinv
+
+    check_k(k)
+    check_level(level)
+    if not n:
+        return Chance(math.nan, math.nan, math.nan)
+    tail = (1 - level) / 2
+    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+    probability, low, high = (1 - (1 - p) ** k for p in (successes / n, low, high))
+    return Chance(probability, low, high)
+
+
 def _bounds(
     ours: np.ndarray, theirs: np.ndarray, k: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -181,6 +203,10 @@ class PairTest:
     losses: float  # P(theirs is strictly better)
     p_value: float  # two-sided, corrected over all pairs
     needed: int | None = None  # trials for each that would separate them, if the difference is what it seems
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.ours, self.theirs
 
     @property
     def separated(self) -> bool:

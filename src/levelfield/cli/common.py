@@ -76,6 +76,12 @@ Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integ
 Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only these optimizers of the study.")]
 Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
+WithoutReplacement = Annotated[
+    bool,
+    typer.Option(
+        "--without-replacement", help="Draw the best of K from the pool without replacement: the unbiased estimate."
+    ),
+]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
 Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
 StoreOption = Annotated[
@@ -98,13 +104,15 @@ def _study(
     optimizers: Optimizers = None,
     seed: Seed = None,
     scale: Scale = None,
+    without_replacement: WithoutReplacement = False,
 ) -> "Study":
     from levelfield.study import load_study
 
     chosen = load_study(study)
     if scale is not None:
         chosen = chosen.scaled(scale)
-    chosen = chosen.replace(trials=trials, pool=pool, steps=steps, seed=seed)
+    replacement = False if without_replacement else None
+    chosen = chosen.replace(trials=trials, pool=pool, steps=steps, seed=seed, replacement=replacement)
     return chosen if optimizers is None else chosen.only([name.strip() for name in optimizers.split(",")])
 
 

@@ -187,6 +187,7 @@ def check(
     optimizer, such as adam's, can express.
     """
     from levelfield.formatting import format_duration, pluralize
+    from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, prepared
 
     facts = study.cost()
@@ -227,6 +228,8 @@ def check(
         )
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
+    if warning := pool_sentence(study):
+        typer.echo(f"  pool        warning: {warning}")
     missing = [f"  inclusions  not evaluated: {obstacle} (or set --gradient-scale)"]
     for line in covered.lines() if covered else missing:
         typer.echo(line)
@@ -315,6 +318,7 @@ def _show(comparison: "Comparison", out: Path, as_json: bool, beside: "Sequence[
                 "complete": comparison.complete,
                 "rows": comparison.rows(),
                 "beats": comparison.beats_matrix(),
+                "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],

@@ -22,7 +22,6 @@ from levelfield.report.narrative import followed_sentences, rerun_sentences, sea
 from levelfield.taxonomy.verify import Verification
 
 _PIPE_WIDTH = 120  # of output to a pipe, which has no width
-_LEAST_WIDTH = 30  # of the column of hyperparameters; with less room, they go below the table
 _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
 
@@ -66,22 +65,20 @@ def _print_wrapped(line: str, console: Console, indent: int) -> None:
 
 
 def _print_table(results: Results, console: Console) -> None:
-    """Print the outcome table; on a narrow terminal without borders, and with the long texts below it."""
-    columns = shown_columns(results)
+    """Print the outcome table, and below it what is too long for it; on a narrow terminal without borders."""
+    columns = [column for column in shown_columns(results) if not column.is_long]
     table = _table(results, columns, wide=True)
-    without = [column for column in columns if not column.is_long]
-    room = console.width - console.measure(_table(results, without, wide=True)).maximum
-    if room >= _LEAST_WIDTH:
+    if console.measure(table).maximum <= console.width:
         console.print(table)
-        return
-    narrow = _table(results, without, wide=False)
-    # If it still does not fit, the terminal may break its lines, but nothing is cut.
-    width = console.width
-    natural = Measurement.get(console, console.options.update(max_width=1000), narrow).maximum
-    foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
-    console.width = max(width, natural - foldable)
-    console.print(narrow)
-    console.width = width
+    else:
+        table = _table(results, columns, wide=False)
+        # If it still does not fit, the terminal may break its lines, but nothing is cut.
+        width = console.width
+        natural = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+        foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
+        console.width = max(width, natural - foldable)
+        console.print(table)
+        console.width = width
     console.print("\nBest hyperparameters:", highlight=False)
     for row in rows(results):
         hyperparameters = format_hyperparameters(row["best_hyperparameters"]) or MISSING
@@ -90,7 +87,7 @@ def _print_table(results: Results, console: Console) -> None:
 
 def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
     study = results.study
-    title = Text(f"{study.name}: best of {pluralize(study.trials, 'trial')} by {study.select}")
+    title = Text(f"{study.name}: best of {pluralize(results.k(), 'trial')} by {study.select}")
     if wide:
         table = Table(title=title, title_justify="left")
     else:

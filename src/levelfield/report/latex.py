@@ -24,6 +24,7 @@ _ESCAPES = {
     "^": r"\textasciicircum{}",
     "⊆": r"$\subseteq$",
     "≤": r"$\leq$",
+    "≥": r"$\geq$",
     "−": "$-$",
     "–": "--",
     "<": r"\textless{}",

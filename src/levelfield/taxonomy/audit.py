@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     CONSISTENT = "consistent"
     NO_SEPARATION = "no separation"
     VIOLATED = "violated"
-    UNKNOWN = "unknown"  # a pool is empty, or no trial has a finite value
+    UNKNOWN = "unknown"  # a pool has fewer than K trials, or no trial has a finite value
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Finding:
     def __str__(self) -> str:
         special, general = self.edge.special, self.edge.general
         if self.verdict is Verdict.UNKNOWN:
-            return f"{special} ⊆ {general}: unknown (no feasible trials)."
+            return f"{special} ⊆ {general}: unknown (too few feasible trials)."
         numbers = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions; p = {self.p_value:.2g}"
         sentence = f"{special} ⊆ {general}: {self.verdict} ({general} is {numbers})."
         if self.verdict is Verdict.VIOLATED:
@@ -69,15 +69,16 @@ def audit(results: Results, k: int) -> list[Finding]:
     """Return a finding for each inclusion between the study's optimizers."""
     check_k(k)
     edges = inclusions(results.study)
-    raw = []
+    raw, able = [], [name for name, outcome in results.outcomes.items() if len(outcome.pool) >= k]
     for edge in edges:
         special, general = results.outcome(edge.special), results.outcome(edge.general)
-        known = special.best_trial or general.best_trial
+        known = {edge.special, edge.general} <= {*able} and (special.best_trial or general.best_trial)
         raw.append(p_value(special.ranked(), general.ranked(), k) if known else math.nan)
     findings = []
     for edge, p in zip(edges, holm(raw), strict=True):
-        worse = results.beats(edge.special, edge.general, k)
-        better = results.beats(edge.general, edge.special, k)
+        worse = better = math.nan
+        if not math.isnan(p):
+            worse, better = results.beats(edge.special, edge.general, k), results.beats(edge.general, edge.special, k)
         verdict = _verdict(worse, p)
         evidence = tuple(_evidence(results, edge, k)) if verdict is Verdict.VIOLATED else ()
         findings.append(Finding(edge, k, worse, better, p, verdict, evidence))
