@@ -29,6 +29,7 @@ def test_public_names():
         "Outcome",
         "Store",
         "Study",
+        "Summary",
         "Target",
         "Workload",
         "beats",
@@ -48,6 +49,7 @@ def test_public_names():
         "rerun_study",
         "separated",
         "simulate",
+        "summary",
         "verify",
     }
     for name in lf.__all__:

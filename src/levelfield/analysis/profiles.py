@@ -12,7 +12,7 @@ target take infinitely many steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +40,6 @@ def credit(ratio: float) -> float:
     (1.0, 0.5, 0.0, 0.0)
     """
     return max(0.0, LIMIT - ratio) / (LIMIT - 1)
-
-
-def profile(ratios: Sequence[float], tau: float) -> float:
-    """Return ρ(τ), the share of ratios up to τ.
-
-    >>> profile([1.0, 1.5, math.inf], 2.0)
-    0.6666666666666666
-    """
-    return float(np.mean(np.asarray(ratios) <= tau))
 
 
 def ratio_bounds(pools: Mapping[str, np.ndarray], k: int, first: float, level: float = LEVEL) -> dict[str, Bounds]:

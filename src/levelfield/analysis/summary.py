@@ -14,11 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from levelfield.analysis.best_of import NO_ESTIMATE, Estimate, estimate
-from levelfield.analysis.intervals import SIGNIFICANCE, Interval, interval, two_sided_p_value
+from levelfield.analysis.intervals import SIGNIFICANCE, Interval, two_sided_p_value
 from levelfield.analysis.permutation import PERMUTATIONS, holm, lead
-from levelfield.analysis.profiles import Bounds, credit, profile, ratio_bounds
+from levelfield.analysis.profiles import Bounds, credit, ratio_bounds
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
+from levelfield.formatting import pluralize
 
 Pair = tuple[str, str]  # better, worse
 
@@ -67,34 +68,61 @@ class Standing:
     """One optimizer over all studies."""
 
     optimizer: str
-    present: Sequence[str]  # studies
-    missing: Sequence[str]  # studies without trials of it
-    mean_rank: Bounds  # over the studies that it is in
-    rank_in_repetitions: Estimate  # the mean rank of one repetition: mean, 5th and 95th percentiles
-    reached: Sequence[str]  # studies that count, and in which it reaches the target
-    missed: Sequence[str]  # studies that count, and in which it does not
-    ratios: Sequence[float]  # in each study that counts; infinite where the target is missed or it has no trials
-    score: Bounds | None  # AlgoPerf's; None: no study counts
+    present: Sequence[str]  # studies that it is ranked in
+    missing: Sequence[str]  # the other studies
+    mean_rank: Bounds  # over the studies that it is ranked in
+    rank_in_repetitions: Estimate  # the mean rank in one repetition: mean, 5th and 95th percentiles
+    counted: int  # studies with a target that somebody reaches
+    ratios: Mapping[
+        str, Bounds
+    ]  # study → ratio, for those of them that it is ranked in; infinite: it misses the target
+
+    @property
+    def reached(self) -> list[str]:
+        """The studies in which it reaches the target in at least half of the repetitions."""
+        return [study for study, ratio in self.ratios.items() if math.isfinite(ratio.value)]
+
+    @property
+    def missed(self) -> list[str]:
+        """The studies in which it does not, and another optimizer does."""
+        return [study for study, ratio in self.ratios.items() if math.isinf(ratio.value)]
 
     @property
     def geometric_mean(self) -> float:
-        """The geometric mean of the ratios in the studies in which it reaches the target; NaN without any."""
-        finite = [ratio for ratio in self.ratios if math.isfinite(ratio)]
-        return math.exp(sum(map(math.log, finite)) / len(finite)) if finite else math.nan
+        """The geometric mean of the ratios over the studies in which it reaches the target; NaN without any."""
+        logs = [math.log(self.ratios[study].value) for study in self.reached]
+        return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
     @property
-    def worst_ratio(self) -> float:
-        """The largest ratio; infinite if it misses a target or a study. NaN if no study counts."""
-        return max(self.ratios, default=math.nan)
+    def worst(self) -> str | None:
+        """The study with the largest ratio; None if there is none."""
+        return max(self.ratios, key=lambda study: self.ratios[study].value, default=None)
+
+    @property
+    def score(self) -> Bounds:
+        """The mean of its profile from 1 to 4; a study that it is missing in counts as not reached. NaN: no target."""
+        if not self.counted:
+            return Bounds(math.nan, math.nan, math.nan)
+        # A larger ratio is worth less, so the ends of the intervals change places.
+        credits = [
+            [credit(ratio) for ratio in (bounds.value, bounds.high, bounds.low)] for bounds in self.ratios.values()
+        ]
+        return (
+            Bounds(*(sum(column) / self.counted for column in zip(*credits, strict=True)))
+            if credits
+            else Bounds(0, 0, 0)
+        )
 
     def profile(self, tau: float) -> float:
-        """Return the share of studies in which its steps to target are within τ times the best."""
-        return profile(self.ratios, tau)
+        """Return the share of studies in which its steps to the target are within τ times the best; NaN: no target."""
+        if not self.counted:
+            return math.nan
+        return sum(ratio.value <= tau for ratio in self.ratios.values()) / self.counted
 
 
 @dataclass(frozen=True)
 class Standings:
-    """Several studies and the optimizers in them, the best mean rank first."""
+    """Several studies and their optimizers: the best mean rank first, those that are missing in a study last."""
 
     studies: Sequence[StudyStanding]
     optimizers: Sequence[Standing]
@@ -108,7 +136,7 @@ class Standings:
 def standings(results: Sequence[Results], k: int | None = None) -> Standings:
     """Compare the optimizers of several studies; ``k`` replaces each study's own K."""
     _check(results, k)
-    pools = [_pools(study) for study in results]
+    pools = [_pools(study, study.k(k)) for study in results]
     ks = [study.k(k) for study in results]
     separated = separated_pairs(list(zip(pools, ks, strict=True)))
     studies = [
@@ -117,7 +145,7 @@ def standings(results: Sequence[Results], k: int | None = None) -> Standings:
     ]
     names = dict.fromkeys(name for study in results for name in study.outcomes)
     rows = [_standing(name, studies) for name in names if any(name in study.places for study in studies)]
-    return Standings(studies, sorted(rows, key=lambda row: row.mean_rank.value))
+    return Standings(studies, sorted(rows, key=lambda row: (bool(row.missing), row.mean_rank.value)))
 
 
 def separated_pairs(studies: Sequence[tuple[Mapping[str, np.ndarray], int]]) -> list[list[Pair]]:
@@ -173,21 +201,24 @@ def first_evaluation(results: Results) -> int:
 
 def _check(results: Sequence[Results], k: int | None) -> None:
     if len(results) < 2:
-        raise UsageError(f"a summary of {len(results)}: expected at least two studies")
+        raise UsageError(
+            f"a summary of {len(results) or 'no'} {'study' if len(results) == 1 else 'studies'}: expected at least two"
+        )
     names = [study.study.name for study in results]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{names.count(name)} studies are called {name!r}: give each a name of its own")
+            raise UsageError(f"{names.count(name)} studies are called {name!r}: expected a different name for each")
     for study in results:
-        if not _pools(study):
-            raise UsageError(f"{study.study.name}: no feasible trials to compare; run the study first")
-        if k is not None and k > study.study.pool:
-            raise UsageError(f"k = {k}: expected at most {study.study.pool}, the pool of {study.study.name}")
+        if not study.comparable(k):
+            raise UsageError(
+                f"{study.study.name}: no optimizer has {pluralize(study.k(k), 'feasible trial')} yet; train more of "
+                f"them, or compare at a smaller K"
+            )
 
 
-def _pools(results: Results) -> dict[str, np.ndarray]:
-    """Return the values of each optimizer that has any, the lower the better."""
-    return {name: outcome.ranked() for name, outcome in results.outcomes.items() if outcome.best_trial}
+def _pools(results: Results, k: int) -> dict[str, np.ndarray]:
+    """Return the values of each optimizer that can be ranked, the lower the better."""
+    return {name: results.outcome(name).ranked() for name in results.comparable(k)}
 
 
 def _pairs(names: Sequence[str]) -> list[Pair]:
@@ -195,48 +226,40 @@ def _pairs(names: Sequence[str]) -> list[Pair]:
 
 
 def _places(results: Results, k: int, separated: Sequence[Pair]) -> dict[str, Place]:
-    names = list(_pools(results))
-    outcomes = {name: results.outcome(name) for name in names}
+    outcomes = {name: results.outcome(name) for name in results.comparable(k)}
     best = {name: outcome.interval(k) for name, outcome in outcomes.items()}
     signs = {name: outcome.metrics[outcome.select].sign for name, outcome in outcomes.items()}
-    ranks = rank_bounds({name: signs[name] * best[name].median for name in names}, separated)
+    ranks = rank_bounds({name: signs[name] * best[name].median for name in outcomes}, separated)
     chances = results.rank_probabilities(k)
-    if results.study.target is None:
-        return {name: Place(best[name], ranks[name], chances[name][: len(names)]) for name in names}
-    steps = {name: interval(outcome.steps, k) for name, outcome in outcomes.items()}
-    ratios = ratio_bounds({name: outcomes[name].steps for name in names}, k, first_evaluation(results))
+    has_target = results.study.target is not None
+    pools = {name: outcome.steps for name, outcome in outcomes.items()} if has_target else {}
+    ratios = ratio_bounds(pools, k, first_evaluation(results))
     return {
-        name: Place(best[name], ranks[name], chances[name][: len(names)], steps[name], ratios.get(name))
-        for name in names
+        name: Place(
+            best[name],
+            ranks[name],
+            chances[name][: len(outcomes)],
+            outcome.steps_interval(k) if has_target else None,
+            ratios.get(name),
+        )
+        for name, outcome in outcomes.items()
     }
 
 
 def _standing(name: str, studies: Sequence[StudyStanding]) -> Standing:
     present = [study for study in studies if name in study.places]
     places = [study.places[name] for study in present]
-    counted = [study for study in studies if study.counted]
-    ratios = [_ratio(study, name) for study in counted]
-    score = None
-    if counted:
-        # A higher ratio is worth less: the interval's ends change places.
-        ends = ([ratio.value for ratio in ratios], [ratio.high for ratio in ratios], [ratio.low for ratio in ratios])
-        score = Bounds(*(float(np.mean([credit(ratio) for ratio in column])) for column in ends))
+    ends = (
+        [place.rank.value for place in places],
+        [place.rank.low for place in places],
+        [place.rank.high for place in places],
+    )
     return Standing(
         optimizer=name,
         present=[study.name for study in present],
         missing=[study.name for study in studies if name not in study.places],
-        mean_rank=Bounds(
-            *(float(np.mean([getattr(place.rank, end) for place in places])) for end in ("value", "low", "high"))
-        ),
+        mean_rank=Bounds(*(sum(column) / len(places) for column in ends)),
         rank_in_repetitions=mean_in_repetitions([place.rank_probabilities for place in places]),
-        reached=[study.name for study in counted if name in study.places and study.places[name].reached],
-        missed=[study.name for study in counted if name in study.places and not study.places[name].reached],
-        ratios=[ratio.value for ratio in ratios],
-        score=score,
+        counted=sum(study.counted for study in studies),
+        ratios={study.name: ratio for study in present if (ratio := study.places[name].ratio)},
     )
-
-
-def _ratio(study: StudyStanding, name: str) -> Bounds:
-    """Return an optimizer's ratio in a study that counts. Without trials there, it does not reach the target."""
-    place = study.places.get(name)
-    return place.ratio if place and place.ratio else Bounds(math.inf, math.inf, math.inf)

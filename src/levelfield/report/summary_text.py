@@ -1,0 +1,266 @@
+"""A summary of several studies in words: the columns of its table and its sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from levelfield.analysis.intervals import SIGNIFICANCE
+from levelfield.analysis.profiles import Bounds
+from levelfield.analysis.summary import Standing, Standings, StudyStanding
+from levelfield.formatting import MISSING, format_ends, format_percent, join_words, pluralize
+from levelfield.report.columns import CONFIDENCE, PERCENTILES, Text
+
+_RANK_CONFIDENCE = f"{100 * (1 - SIGNIFICANCE):.0f}% CI"
+_COARSE = 2  # evaluations: a ratio to so few of them says little
+
+
+@dataclass(frozen=True)
+class SummaryColumn:
+    key: str
+    heading: Text
+    text: Callable[[Standing], Text]
+    is_number: bool = True
+    needs_target: bool = False
+
+
+def columns(summary: Standings) -> list[SummaryColumn]:
+    """Return the columns of the table; without a target that anybody reaches, only the ranks."""
+    return [column for column in _COLUMNS if summary.counted or not column.needs_target]
+
+
+def format_decimal(value: float) -> str:
+    """
+    >>> format_decimal(1.5), format_decimal(2.0), format_decimal(math.inf), format_decimal(math.nan)
+    ('1.5', '2', '∞', '–')
+    """
+    if math.isnan(value):
+        return MISSING
+    return "∞" if math.isinf(value) else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def format_bounds(bounds: Bounds) -> str:
+    """
+    >>> format_bounds(Bounds(2, 1, 3.5)), format_bounds(Bounds(2, 1, math.inf)), format_bounds(Bounds(1, 1, 1))
+    ('1 – 3.5', '≥ 1', '1')
+    """
+    low, high = format_decimal(bounds.low), format_decimal(bounds.high)
+    return low if low == high else format_ends(low, high, bounds.low, bounds.high)
+
+
+def _name_text(row: Standing) -> Text:
+    return Text(row.optimizer, f"not in {join_words(row.missing)}" if row.missing else "")
+
+
+def _luck_text(row: Standing) -> Text:
+    luck = row.rank_in_repetitions
+    return Text(format_decimal(luck.mean), f"{format_decimal(luck.low)} – {format_decimal(luck.high)}")
+
+
+def _mean_ratio_text(row: Standing) -> Text:
+    complete = len(row.reached) == row.counted
+    return Text(format_decimal(row.geometric_mean), "" if complete else f"over {len(row.reached)} reached")
+
+
+def _worst_text(row: Standing) -> Text:
+    if row.worst is None:
+        return Text(MISSING)
+    if row.missed:
+        return Text("missed", join_words(row.missed))
+    ratio = row.ratios[row.worst].value
+    return Text(format_decimal(ratio), row.worst if ratio > 1 else "")
+
+
+def _reached_text(row: Standing) -> Text:
+    missing = row.counted - len(row.ratios)
+    return Text(f"{len(row.reached)} of {len(row.ratios)}", f"{missing} missing" if missing else "")
+
+
+_COLUMNS = (
+    SummaryColumn("optimizer", Text("optimizer"), _name_text, is_number=False),
+    SummaryColumn(
+        "rank",
+        Text("mean rank", _RANK_CONFIDENCE),
+        lambda row: Text(format_decimal(row.mean_rank.value), format_bounds(row.mean_rank)),
+    ),
+    SummaryColumn("luck", Text("rank in repetitions", PERCENTILES), _luck_text),
+    SummaryColumn(
+        "score",
+        Text("score", CONFIDENCE),
+        lambda row: Text(format_decimal(row.score.value), format_bounds(row.score)),
+        needs_target=True,
+    ),
+    SummaryColumn("ratio", Text("steps / best", "geometric mean"), _mean_ratio_text, needs_target=True),
+    SummaryColumn("worst", Text("worst", "steps / best"), _worst_text, needs_target=True),
+    SummaryColumn("reached", Text("target reached", "studies"), _reached_text, needs_target=True),
+)
+
+
+# ---------------------------------------------------------------------------- sentences
+
+
+def sentences(summary: Standings) -> list[str]:
+    """Return the result in words: the studies, the ranks, the steps to the targets, and what is missing."""
+    return [
+        *_setting(summary),
+        *_ranks(summary),
+        *_steps(summary),
+        *_misses(summary),
+        *_absences(summary),
+        *_caveats(summary),
+    ]
+
+
+def _setting(summary: Standings) -> list[str]:
+    studies = join_words([f"{study.name} (K = {study.k})" for study in summary.studies])
+    lines = [f"{pluralize(len(summary.optimizers), 'optimizer')}, matched by name, in {studies}."]
+    for row in summary.optimizers:
+        rules: dict[str, list[str]] = {}
+        for study in summary.studies:
+            if row.optimizer in study.places:
+                rules.setdefault(study.results.study.optimizer(row.optimizer).rule.name, []).append(study.name)
+        if len(rules) > 1:
+            parts = [f"{rule} in {join_words(names)}" for rule, names in rules.items()]
+            lines.append(f"Caution: {row.optimizer} is not the same rule everywhere: {join_words(parts)}.")
+    return lines
+
+
+def _ranks(summary: Standings) -> list[str]:
+    rows = summary.optimizers
+    if len(rows) < 2:
+        return []
+    complete = [row for row in rows if not row.missing] or rows
+    best = complete[0]
+    tied = [row.optimizer for row in complete if row.mean_rank.value == best.mean_rank.value]
+    verb = "has" if len(tied) == 1 else "share"
+    rank = format_decimal(best.mean_rank.value)
+    lines = [f"{join_words(tied)} {verb} the best mean rank: {rank} ({_confidence(best.mean_rank, _RANK_CONFIDENCE)})."]
+    pairs = sum(len(study.places) * (len(study.places) - 1) // 2 for study in summary.studies)
+    separated = sum(len(study.separated) for study in summary.studies)
+    if not separated:
+        return [*lines, "The trials do not separate any two optimizers in any study, so any order is possible."]
+    others = [row for row in complete if row.optimizer not in tied]
+    open_to = [row.optimizer for row in others if row.mean_rank.low <= best.mean_rank.high]
+    if open_to and len(tied) == 1:
+        lines.append(f"The mean rank of {join_words(open_to, 'or')} may be as good: the intervals overlap.")
+    lines.append(f"The trials separate {separated} of {pluralize(pairs, 'pair')} in these studies.")
+    return lines
+
+
+def _confidence(bounds: Bounds, name: str) -> str:
+    """
+    >>> _confidence(Bounds(2, 1, 3.5), "90% CI")
+    '90% confidence interval: 1 to 3.5'
+    """
+    return f"{name.replace('CI', 'confidence interval')}: {format_bounds(bounds).replace(' – ', ' to ')}"
+
+
+def _steps(summary: Standings) -> list[str]:
+    if not summary.counted:
+        return []
+    rows = sorted(summary.optimizers, key=lambda row: -row.score.value)
+    best = [row for row in rows if row.score.value == rows[0].score.value]
+    verb = "has" if len(best) == 1 else "share"
+    lines = [
+        f"{join_words([row.optimizer for row in best])} {verb} the highest score for steps to target: "
+        f"{format_decimal(best[0].score.value)} on a scale from 0 to 1 ({_confidence(best[0].score, CONFIDENCE)})."
+    ]
+    overlapping = [row.optimizer for row in rows if row not in best and row.score.high >= best[0].score.low]
+    if overlapping and len(best) == 1:
+        lines.append(f"Its interval overlaps with that of {join_words(overlapping)}.")
+    everywhere = [row for row in rows if len(row.reached) == row.counted]
+    if not everywhere:
+        count = len(summary.counted)
+        where = "both studies" if count == 2 else f"all {count} studies"
+        return [*lines, f"No optimizer reaches the target in {where}."] if count > 1 else lines
+    closest = min(everywhere, key=lambda row: row.ratios[str(row.worst)].value)
+    ratio = closest.ratios[str(closest.worst)]
+    if ratio.value == 1:
+        farthest = "it takes the fewest steps in every study"
+    else:
+        farthest = f"it never takes more than {format_decimal(ratio.value)} times the fewest steps"
+    widest = max((bounds.high for bounds in closest.ratios.values()), default=1.0)
+    bound = "no upper bound" if math.isinf(widest) else f"at most {format_decimal(widest)} times"
+    lines.append(f"{closest.optimizer} stays closest to the best: {farthest} (by the confidence intervals, {bound}).")
+    return lines
+
+
+def _misses(summary: Standings) -> list[str]:
+    lines = []
+    for row in summary.optimizers:
+        if row.missed:
+            lines.append(
+                f"{row.optimizer} misses the target in {join_words(row.missed)}, in more than half of the repetitions."
+            )
+    for study in summary.studies:
+        if study.results.study.target is None:
+            lines.append(f"{study.name} has no target, so only its ranks count.")
+        elif not study.counted:
+            lines.append(
+                f"No optimizer reaches the target of {study.name} in at least half of the repetitions, so only its "
+                f"ranks count."
+            )
+    return lines
+
+
+def _absences(summary: Standings) -> list[str]:
+    absent: dict[tuple[str, ...], list[str]] = {}
+    few: dict[tuple[str, ...], list[str]] = {}
+    for row in summary.optimizers:
+        missing = [study for study in summary.studies if study.name in row.missing]
+        for reason, names in (
+            (absent, [study.name for study in missing if row.optimizer not in study.results.outcomes]),
+            (few, [study.name for study in missing if row.optimizer in study.results.outcomes]),
+        ):
+            if names:
+                reason.setdefault(tuple(names), []).append(row.optimizer)
+    lines = [f"{join_words(names)} {_are(names)} not in {join_words(studies)}." for studies, names in absent.items()]
+    lines += [
+        f"{join_words(names)} {_are(names, 'has', 'have')} too few feasible trials in {join_words(studies)}."
+        for studies, names in few.items()
+    ]
+    if lines:
+        score = ", and a score counts it as a miss" if summary.counted else ""
+        lines.append(f"A mean rank leaves out a study that an optimizer is missing in{score}.")
+    return lines
+
+
+def _are(names: Sequence[str], singular: str = "is", plural: str = "are") -> str:
+    return singular if len(names) == 1 else plural
+
+
+def _caveats(summary: Standings) -> list[str]:
+    lines = []
+    shared: dict[str, list[str]] = {}
+    for study in summary.studies:
+        shared.setdefault(study.results.study.workload, []).append(study.name)
+    for workload, names in shared.items():
+        if len(names) > 1:
+            lines.append(f"{join_words(names)} share a workload, {workload}, and count separately.")
+    lines += _incomplete(summary.studies)
+    coarse = [
+        f"{study.name} (the best takes {fewest:,.0f} steps, evaluated every {study.first_evaluation:,})"
+        for study in summary.counted
+        if (fewest := _fewest_steps(study)) <= _COARSE * study.first_evaluation
+    ]
+    if coarse:
+        lines.append(f"Ratios of steps are coarse in {join_words(coarse)}.")
+    return lines
+
+
+def _fewest_steps(study: StudyStanding) -> float:
+    return min(place.steps.median for place in study.places.values() if place.steps)
+
+
+def _incomplete(studies: Sequence[StudyStanding]) -> list[str]:
+    lines = []
+    for study in studies:
+        results = study.results
+        if results.study.scale < 1:
+            lines.append(f"{study.name} is a dry run ({format_percent(results.study.scale)} of the study's size).")
+        short = {name: results.count(name) for name in study.places if not results.count(name).full}
+        if short:
+            counts = [f"{name} ({count.feasible} of {count.n})" for name, count in short.items()]
+            lines.append(f"{study.name} is incomplete: {join_words(counts)}.")
+    return lines
