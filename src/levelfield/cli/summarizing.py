@@ -37,6 +37,8 @@ def summary(
 
     if len(studies) < 2:
         raise UsageError(f"{studies[0]}: expected at least two studies; 'levelfield report' shows one")
+    if trials is not None and trials < 1:
+        raise UsageError(f"--trials {trials}: expected an integer of at least 1")
     comparisons = [_load(name, store, pool=pool, steps=steps, seed=seed, scale=scale) for name in studies]
     summarized = comparison.summary(comparisons, k=trials)
     path = (out or Path("levelfield-out/summary")) / "summary.html"
