@@ -122,9 +122,10 @@ class Results:
         names = self.comparable(k)
         ranked = [self.outcome(name).ranked() for name in names]
         probabilities = rank_probabilities(ranked, self.k(k), self.study.replacement)
-        unknown = [math.nan] * len(self.outcomes)
         chances = {name: [float(p) for p in row] for name, row in zip(names, probabilities, strict=True)}
-        return {name: (chances.get(name, []) + unknown)[: len(unknown)] for name in self.outcomes}
+        left_out = len(self.outcomes) - len(names)
+        unknown = [math.nan] * len(self.outcomes)
+        return {name: [*chances[name], *[0.0] * left_out] if name in chances else unknown for name in self.outcomes}
 
     def ranking(self, k: int | None = None) -> list[str]:
         """Return the optimizers, the best median best of k first; those without one last."""

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from levelfield.analysis.best_of import NO_ESTIMATE, Estimate, estimate
-from levelfield.analysis.intervals import SIGNIFICANCE, Interval, two_sided_p_value
-from levelfield.analysis.permutation import PERMUTATIONS, holm, lead
+from levelfield.analysis.intervals import SIGNIFICANCE, Interval, two_sided_tests
+from levelfield.analysis.permutation import holm, lead
 from levelfield.analysis.profiles import Bounds, credit, ratio_bounds
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
@@ -153,20 +153,21 @@ def separated_pairs(studies: Sequence[tuple[Mapping[str, np.ndarray], int]]) -> 
 
     Holm's correction runs over all pairs of all studies, so the chance of any false claim is at most 5% in total.
     """
-    pairs = [(i, ours, theirs) for i, (pools, _) in enumerate(studies) for ours, theirs in _pairs(list(pools))]
-    # The smallest p-value that a test can have must stay below what the correction asks for.
-    permutations = max(PERMUTATIONS, round(8 * len(pairs) / SIGNIFICANCE))
-    p_values = []
-    for i, ours, theirs in pairs:
-        pools, k = studies[i]
-        p_values.append(two_sided_p_value(pools[ours], pools[theirs], k, len(pairs), permutations))
-    claims: list[list[Pair]] = [[] for _ in studies]
-    for (i, ours, theirs), p in zip(pairs, holm(p_values), strict=True):
-        if p < SIGNIFICANCE:
-            pools, k = studies[i]
-            ahead = lead(pools[ours], pools[theirs], k) >= 0
-            claims[i].append((ours, theirs) if ahead else (theirs, ours))
-    return claims
+    named = [_pairs(list(pools)) for pools, _ in studies]
+    family = sum(map(len, named))
+    p_values: list[float] = []
+    for pairs, (pools, k) in zip(named, studies, strict=True):
+        tests = two_sided_tests([(pools[ours], pools[theirs]) for ours, theirs in pairs], k, family)
+        p_values += [p for p, _ in tests]
+    corrected = iter(holm(p_values))
+    return [
+        [
+            pair if lead(pools[pair[0]], pools[pair[1]], k) >= 0 else (pair[1], pair[0])
+            for pair in pairs
+            if next(corrected) < SIGNIFICANCE
+        ]
+        for pairs, (pools, k) in zip(named, studies, strict=True)
+    ]
 
 
 def rank_bounds(medians: Mapping[str, float], separated: Sequence[Pair]) -> dict[str, Bounds]:

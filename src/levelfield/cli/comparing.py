@@ -320,6 +320,7 @@ def _show(comparison: "Comparison", out: Path, as_json: bool, beside: "Sequence[
                 "beats": comparison.beats_matrix(),
                 "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
+                "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],

@@ -25,6 +25,7 @@ from levelfield.report.summary_text import sentences as summary_sentences
 from levelfield.taxonomy.verify import Verification
 
 _PIPE_WIDTH = 120  # of output to a pipe, which has no width
+_HEADING_WIDTH = 12  # of a heading's lines
 _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
 
@@ -70,18 +71,19 @@ def _print_wrapped(line: str, console: Console, indent: int) -> None:
 def _print_table(results: Results, console: Console) -> None:
     """Print the outcome table, and below it what is too long for it; on a narrow terminal without borders."""
     columns = [column for column in shown_columns(results) if not column.is_long]
-    table = _table(results, columns, wide=True)
-    if console.measure(table).maximum <= console.width:
-        console.print(table)
-    else:
-        table = _table(results, columns, wide=False)
-        # If it still does not fit, the terminal may break its lines, but nothing is cut.
-        width = console.width
+    primary = [column for column in columns if not column.is_secondary]
+    foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
+    width = console.width
+    for kept, wide in ((columns, True), (columns, False), (primary, False)):
+        table = _table(results, kept, wide)
         natural = Measurement.get(console, console.options.update(max_width=1000), table).maximum
-        foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
-        console.width = max(width, natural - foldable)
-        console.print(table)
-        console.width = width
+        least = natural if wide else natural - foldable
+        if least <= width:
+            break
+    # If it still does not fit, the terminal may break its lines, but nothing is cut.
+    console.width = max(width, least)
+    console.print(table)
+    console.width = width
     console.print("\nBest hyperparameters:", highlight=False)
     for row in rows(results):
         hyperparameters = format_hyperparameters(row["best_hyperparameters"]) or MISSING
@@ -97,7 +99,7 @@ def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         heading = column.heading(results)
-        label = Text(_lines(heading.main, heading.small))
+        label = Text(_lines(textwrap.fill(heading.main, _HEADING_WIDTH, break_long_words=False), heading.small))
         # On a narrow terminal a long name is folded before a number is cut.
         foldable = column.is_long or (column.key == "optimizer" and not wide)
         table.add_column(
@@ -163,7 +165,7 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
         leader = pair.leaders[str(pair.settles)]
         _print_wrapped(f"{pair.ours} and {pair.theirs}: {leader} leads from {pair.settles} on.", console, indent=2)
     if not settled:
-        console.print("No two rules change rank between the rungs.", highlight=False)
+        console.print("No two rules change rank between the rungs by more than chance.", highlight=False)
 
 
 def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:

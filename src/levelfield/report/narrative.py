@@ -26,7 +26,7 @@ from levelfield.formatting import (
 from levelfield.report.columns import PERCENTILES
 from levelfield.rounding import two_digits_up
 from levelfield.study import Study
-from levelfield.taxonomy.audit import audit
+from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
 from levelfield.workloads import get_workload
 
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
@@ -258,15 +258,20 @@ def _steps(median: float, chance: float) -> str:
 
 
 def _inclusions(results: Results) -> list[str]:
-    findings = [finding for finding in audit(results, results.k()) if finding.verdict != "unknown"]
+    findings = [finding for finding in audit(results, results.k()) if finding.verdict is not Verdict.UNKNOWN]
     if not findings:
         return []
-    verdicts = [finding.verdict.value for finding in findings]
-    kinds = ("consistent", "no separation", "violated")
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in kinds if verdict in verdicts]
+    groups = []
+    for verdict in (Verdict.CONSISTENT, Verdict.NO_SEPARATION, Verdict.VIOLATED, Verdict.NOT_COVERED):
+        members = [finding for finding in findings if finding.verdict is verdict]
+        name = "not covered by this study's spaces" if verdict is Verdict.NOT_COVERED else verdict
+        pairs = (f"{finding.edge.special} ⊆ {finding.edge.general} {finding.coverage.text}" for finding in members)
+        if members:
+            groups.append(f"{len(members)} {name} ({', '.join(pairs)})")
     return [
-        f"Inclusions (each general optimizer against its special case): {', '.join(counts)}.",
-        *(str(finding) for finding in findings if finding.verdict == "violated"),
+        f"Inclusions, with how much of the special optimizer's space the general one's covers: {'; '.join(groups)}.",
+        *(f"Coverage unknown: {obstacle}." for obstacle in coverage_obstacles(findings)),
+        *(str(finding) for finding in findings if finding.loses),
     ]
 
 
