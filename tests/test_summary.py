@@ -266,8 +266,8 @@ def test_what_is_missing_is_said(summary):
     text = "\n".join(summary.sentences())
     assert "3 optimizers, matched by name, in first (K = 2), second (K = 2), free (K = 2), and hard (K = 2)." in text
     assert "b has the best mean rank: 1.5" in text
-    assert "b has the highest score for steps to target: 0.83" in text
-    assert "b stays closest to the best: it never takes more than 2 times the fewest steps" in text
+    assert "b has the highest score for steps to target, from 0 to 1: 0.83" in text
+    assert "b never takes more than 2 times the fewest steps (up to " in text
     assert "c misses the target in first, in more than half of the repetitions." in text
     assert "c is not in second." in text
     assert "A mean rank leaves out a study that an optimizer is missing in, and a score counts it as a miss." in text
@@ -299,6 +299,31 @@ def test_each_optimizer_needs_k_trials(studies, made):
     assert any("few is incomplete: c (1 of 10)" in sentence for sentence in at_one.sentences())
     with pytest.raises(UsageError, match="first: no optimizer has 11 feasible trials yet"):
         lf.summary([studies[0], few], k=11)
+
+
+def test_shared_places_are_told_together(made):
+    pools = {"a": trials(1, 0.5), "b": trials(1, 0.5)}
+    summary = lf.summary([made(study_of(name, "ab", seed), pools) for seed, name in enumerate(["first", "second"])])
+    sentences = summary.sentences()
+    assert "a and b share the best mean rank: 1." in sentences
+    assert "The trials do not separate any two optimizers in any study, so any order is possible." in sentences
+    assert "a and b share the highest score for steps to target, from 0 to 1: 1." in sentences
+    assert "a and b take the fewest steps in every study." in sentences
+
+
+def test_optimizers_of_different_studies_are_not_ranked_against_each_other(made):
+    first = made(study_of("first", "ab", 1), {"a": trials(1, 0.5), "b": trials(None, 3.0)})
+    second = made(study_of("second", "c", 2), {"c": trials(1, 0.5)})
+    sentences = lf.summary([first, second]).sentences()
+    assert "No optimizer is in all studies, so mean ranks are not comparable." in sentences
+    assert not any("best mean rank" in sentence for sentence in sentences)
+    assert "No optimizer reaches the target in all studies that have one." in sentences
+
+
+def test_a_small_pool_is_pointed_out(studies, made):
+    small = made(study_of("small", "ab", 6, trials=4), {"a": trials(1, 0.5), "b": trials(2, 0.4)})
+    sentences = lf.summary([studies[0], small]).sentences()
+    assert "The pool of small is smaller than 4.3 × K, so intervals are wide." in sentences
 
 
 def test_one_name_for_two_rules_is_pointed_out(studies, made):

@@ -73,9 +73,7 @@ class Standing:
     mean_rank: Bounds  # over the studies that it is ranked in
     rank_in_repetitions: Estimate  # the mean rank in one repetition: mean, 5th and 95th percentiles
     counted: int  # studies with a target that somebody reaches
-    ratios: Mapping[
-        str, Bounds
-    ]  # study → ratio, for those of them that it is ranked in; infinite: it misses the target
+    ratios: Mapping[str, Bounds]  # study → ratio, where it is ranked in one of them; infinite: it misses the target
 
     @property
     def reached(self) -> list[str]:
@@ -104,13 +102,11 @@ class Standing:
         if not self.counted:
             return Bounds(math.nan, math.nan, math.nan)
         # A larger ratio is worth less, so the ends of the intervals change places.
-        credits = [
-            [credit(ratio) for ratio in (bounds.value, bounds.high, bounds.low)] for bounds in self.ratios.values()
-        ]
-        return (
-            Bounds(*(sum(column) / self.counted for column in zip(*credits, strict=True)))
-            if credits
-            else Bounds(0, 0, 0)
+        ratios = self.ratios.values()
+        return Bounds(
+            sum(credit(ratio.value) for ratio in ratios) / self.counted,
+            sum(credit(ratio.high) for ratio in ratios) / self.counted,
+            sum(credit(ratio.low) for ratio in ratios) / self.counted,
         )
 
     def profile(self, tau: float) -> float:
@@ -250,16 +246,16 @@ def _places(results: Results, k: int, separated: Sequence[Pair]) -> dict[str, Pl
 def _standing(name: str, studies: Sequence[StudyStanding]) -> Standing:
     present = [study for study in studies if name in study.places]
     places = [study.places[name] for study in present]
-    ends = (
-        [place.rank.value for place in places],
-        [place.rank.low for place in places],
-        [place.rank.high for place in places],
-    )
+    ranks = [place.rank for place in places]
     return Standing(
         optimizer=name,
         present=[study.name for study in present],
         missing=[study.name for study in studies if name not in study.places],
-        mean_rank=Bounds(*(sum(column) / len(places) for column in ends)),
+        mean_rank=Bounds(
+            sum(rank.value for rank in ranks) / len(ranks),
+            sum(rank.low for rank in ranks) / len(ranks),
+            sum(rank.high for rank in ranks) / len(ranks),
+        ),
         rank_in_repetitions=mean_in_repetitions([place.rank_probabilities for place in places]),
         counted=sum(study.counted for study in studies),
         ratios={study.name: ratio for study in present if (ratio := study.places[name].ratio)},

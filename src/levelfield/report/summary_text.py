@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from levelfield.analysis.intervals import SIGNIFICANCE
+from levelfield.analysis.intervals import SIGNIFICANCE, needed_trials
 from levelfield.analysis.profiles import Bounds
 from levelfield.analysis.summary import Standing, Standings, StudyStanding
 from levelfield.formatting import MISSING, format_ends, format_percent, join_words, pluralize
@@ -127,25 +127,33 @@ def _setting(summary: Standings) -> list[str]:
 
 
 def _ranks(summary: Standings) -> list[str]:
-    rows = summary.optimizers
-    if len(rows) < 2:
-        return []
-    complete = [row for row in rows if not row.missing] or rows
-    best = complete[0]
-    tied = [row.optimizer for row in complete if row.mean_rank.value == best.mean_rank.value]
-    verb = "has" if len(tied) == 1 else "share"
-    rank = format_decimal(best.mean_rank.value)
-    lines = [f"{join_words(tied)} {verb} the best mean rank: {rank} ({_confidence(best.mean_rank, _RANK_CONFIDENCE)})."]
+    complete = [row for row in summary.optimizers if not row.missing]
+    lines = ["No optimizer is in all studies, so mean ranks are not comparable."] if not complete else []
     pairs = sum(len(study.places) * (len(study.places) - 1) // 2 for study in summary.studies)
     separated = sum(len(study.separated) for study in summary.studies)
+    if len(complete) > 1:
+        best = complete[0].mean_rank
+        first = [row for row in complete if row.mean_rank.value == best.value]
+        others = [row.optimizer for row in complete if row not in first and row.mean_rank.low <= best.high]
+        lines.append(f"{_leaders(first, 'the best mean rank')}: {_estimate(first, best, _RANK_CONFIDENCE)}.")
+        if others and separated:
+            lines.append(f"That of {join_words(others, 'or')} may be as good: the intervals overlap.")
     if not separated:
-        return [*lines, "The trials do not separate any two optimizers in any study, so any order is possible."]
-    others = [row for row in complete if row.optimizer not in tied]
-    open_to = [row.optimizer for row in others if row.mean_rank.low <= best.mean_rank.high]
-    if open_to and len(tied) == 1:
-        lines.append(f"The mean rank of {join_words(open_to, 'or')} may be as good: the intervals overlap.")
-    lines.append(f"The trials separate {separated} of {pluralize(pairs, 'pair')} in these studies.")
+        lines.append("The trials do not separate any two optimizers in any study, so any order is possible.")
+    else:
+        lines.append(f"The trials separate {separated} of {pluralize(pairs, 'pair')} in these studies.")
     return lines
+
+
+def _leaders(rows: Sequence[Standing], what: str) -> str:
+    names = [row.optimizer for row in rows]
+    return f"{join_words(names)} {_are(names, 'has', 'share')} {what}"
+
+
+def _estimate(rows: Sequence[Standing], bounds: Bounds, name: str) -> str:
+    """Return an estimate with its interval; without it if several optimizers share the estimate."""
+    value = format_decimal(bounds.value)
+    return value if len(rows) > 1 else f"{value} ({_confidence(bounds, name)})"
 
 
 def _confidence(bounds: Bounds, name: str) -> str:
@@ -160,30 +168,37 @@ def _steps(summary: Standings) -> list[str]:
     if not summary.counted:
         return []
     rows = sorted(summary.optimizers, key=lambda row: -row.score.value)
-    best = [row for row in rows if row.score.value == rows[0].score.value]
-    verb = "has" if len(best) == 1 else "share"
+    best = rows[0].score
+    first = [row for row in rows if row.score.value == best.value]
+    others = [row.optimizer for row in rows if row not in first and row.score.high >= best.low]
     lines = [
-        f"{join_words([row.optimizer for row in best])} {verb} the highest score for steps to target: "
-        f"{format_decimal(best[0].score.value)} on a scale from 0 to 1 ({_confidence(best[0].score, CONFIDENCE)})."
+        f"{_leaders(first, 'the highest score for steps to target, from 0 to 1')}: "
+        f"{_estimate(first, best, CONFIDENCE)}."
     ]
-    overlapping = [row.optimizer for row in rows if row not in best and row.score.high >= best[0].score.low]
-    if overlapping and len(best) == 1:
-        lines.append(f"Its interval overlaps with that of {join_words(overlapping)}.")
-    everywhere = [row for row in rows if len(row.reached) == row.counted]
-    if not everywhere:
-        count = len(summary.counted)
-        where = "both studies" if count == 2 else f"all {count} studies"
-        return [*lines, f"No optimizer reaches the target in {where}."] if count > 1 else lines
-    closest = min(everywhere, key=lambda row: row.ratios[str(row.worst)].value)
-    ratio = closest.ratios[str(closest.worst)]
-    if ratio.value == 1:
-        farthest = "it takes the fewest steps in every study"
-    else:
-        farthest = f"it never takes more than {format_decimal(ratio.value)} times the fewest steps"
-    widest = max((bounds.high for bounds in closest.ratios.values()), default=1.0)
-    bound = "no upper bound" if math.isinf(widest) else f"at most {format_decimal(widest)} times"
-    lines.append(f"{closest.optimizer} stays closest to the best: {farthest} (by the confidence intervals, {bound}).")
-    return lines
+    if others:
+        lines.append(f"That of {join_words(others, 'or')} may be as high: the intervals overlap.")
+    return lines + _closest(summary)
+
+
+def _closest(summary: Standings) -> list[str]:
+    """Say who is never far from the best."""
+    worst = {
+        row.optimizer: max(ratio.value for ratio in row.ratios.values())
+        for row in summary.optimizers
+        if len(row.reached) == row.counted
+    }
+    if not worst:
+        return ["No optimizer reaches the target in all studies that have one."]
+    least = min(worst.values())
+    names = [name for name, ratio in worst.items() if ratio == least]
+    fewest = f"{_are(names, 'takes', 'take')} the fewest steps in every study"
+    times = f"never {_are(names, 'takes', 'take')} more than {format_decimal(least)} times the fewest steps"
+    line = f"{join_words(names)} {fewest if least == 1 else times}"
+    if len(names) > 1:
+        return [f"{line}."]
+    (row,) = [row for row in summary.optimizers if row.optimizer in names]
+    bound = format_decimal(max(ratio.high for ratio in row.ratios.values()))
+    return [f"{line} (up to {bound} times within the {CONFIDENCE.replace('CI', 'confidence intervals')})."]
 
 
 def _misses(summary: Standings) -> list[str]:
@@ -263,4 +278,8 @@ def _incomplete(studies: Sequence[StudyStanding]) -> list[str]:
         if short:
             counts = [f"{name} ({count.feasible} of {count.n})" for name, count in short.items()]
             lines.append(f"{study.name} is incomplete: {join_words(counts)}.")
+    small = [study.name for study in studies if study.results.study.pool < needed_trials(study.k)]
+    if small:
+        pools = "pool" if len(small) == 1 else "pools"
+        lines.append(f"The {pools} of {join_words(small)} {_are(small)} smaller than 4.3 × K, so intervals are wide.")
     return lines
