@@ -455,3 +455,13 @@ def test_equally_fast_optimizers_are_named_together(made):
     assert target == (
         "a and b reach the target (train_loss 1) fastest: 2 steps on average, in 100% (a) and 50% (b) of repetitions."
     )
+
+
+def test_a_study_that_selects_by_the_test_set_says_so_first(compared):
+    """What is shown beside it was measured on data that did not select."""
+    by_test = compared.at(select="test_error")
+    assert by_test.sentences()[0] == (
+        "Trials are selected by test_error, so their test_error is optimistic; see valid_error instead."
+    )
+    assert by_test.rows()[0]["valid_error"] == by_test.outcome("sgd").best(4, "valid_error").mean
+    assert not any("optimistic" in sentence for sentence in compared.sentences())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import health
+from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_percent, join_words, percent_rounded_down, pluralize
 from levelfield.rounding import two_digits_up
 from levelfield.taxonomy.audit import audit
+from levelfield.user_code import is_other_version
 
 _MOSTLY = 0.75  # from this win rate on, a worse mean needs an explanation
 
@@ -19,7 +23,7 @@ def sentences(results: Results) -> list[str]:
     """Return the result in words: caveats, the ranking, incomplete pools, the target, and the inclusions."""
     study = results.study
     ready = [name for name, outcome in results.outcomes.items() if any(map(math.isfinite, outcome.values()))]
-    lines = _caveats(results)
+    lines = caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
         outcome = results.outcome(name)
         missing = study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
@@ -37,17 +41,49 @@ def sentences(results: Results) -> list[str]:
     return lines + _inclusions(results)
 
 
-def _caveats(results: Results) -> list[str]:
+def caveats(results: Results) -> list[str]:
+    """Return what a reader must know before anything else."""
     study, lines = results.study, []
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
-    codes = {entry["code"] for entry in results.provenance if "code" in entry}
-    if len(codes) > 1:
-        lines.append(
-            f"These trials were trained with {len(codes)} versions of the study's custom code; check that they are "
-            f"comparable."
-        )
+    lines += _other_code(results)
+    if study.select.startswith("test_"):
+        held_out = next(iter(results.outcomes.values())).test_metric
+        instead = f"see {held_out} instead" if held_out else "no other data are held out"
+        lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
+
+
+def _other_code(results: Results) -> list[str]:
+    """Say which trials were trained with another version of the study's custom code than the current one."""
+    study, outdated, mixed = results.study, [], []
+    file = Path(study.code or "").name
+    for name, trials in results.trials.items():
+        current = study.code_version(name)
+        codes = [trial.code or current for trial in trials]
+        old, versions = sum(is_other_version(code, current) for code in codes), len(set(codes))
+        if old == len(trials) and versions == 1:
+            outdated.append(name)
+        elif old:
+            mixed.append(
+                f"{old} of {len(trials)} trials of {name} were trained with a different version of {file} than the "
+                f"current one; its results mix {versions} versions, which may not be comparable."
+            )
+    if outdated:
+        names = join_words(outdated)
+        mixed.insert(0, f"All trials of {names} were trained with a different version of {file} than the current one.")
+    for name, outcome in results.reruns.items():
+        best = results.outcome(name).best_trial
+        if study.code_version(name) and best and any(is_other_version(run.code, best.code) for run in outcome.pool):
+            mixed.append(f"{name}'s reruns were trained with a different version of {file} than its best trial.")
+    for pair in results.followed:
+        depends = study.code_version(pair.special) or study.code_version(pair.general)
+        if depends and is_other_version(pair.trial.code, pair.followed.code):
+            mixed.append(
+                f"The trial in which {pair.general} imitates {pair.special} was trained with a different version of "
+                f"{file} than the trial that it imitates."
+            )
+    return mixed
 
 
 def _ranking(results: Results, names: Sequence[str]) -> list[str]:
@@ -144,21 +180,28 @@ def followed_sentences(results: Results) -> list[str]:
     return lines
 
 
-def rerun_sentences(results: Results, trial: str = "best trial") -> list[str]:
-    """Describe the best trials with new seeds."""
+def rerun_sentences(results: Results, index: int | None = None) -> list[str]:
+    """Compare each optimizer's best trial, or its trial at an index, with its reruns: the best is partly luck."""
     lines = []
-    for name, outcome in results.reruns.items():
-        parts = []
-        for metric in [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]:
-            values = [value for value in outcome.values(metric) if math.isfinite(value)]
-            if values:
-                mean, low, high = (
-                    format_metric(metric, value) for value in (sum(values) / len(values), min(values), max(values))
-                )
-                parts.append(f"{metric} {mean} ({low} … {high})")
-        infeasible = outcome.tried - len(outcome.pool)
-        seeds = pluralize(outcome.tried, "seed") + (f", {infeasible} of them infeasible" if infeasible else "")
-        lines.append(f"{name}'s {trial} with {seeds}: {', '.join(parts) or 'no feasible trial'}.")
+    for rerun in reruns(results, index):
+        outcome = results.outcome(rerun.optimizer)
+        wanted = [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]
+        metrics = [metric for metric in wanted if metric in rerun.metrics]
+        trial = f"{rerun.optimizer}'s {'best trial' if index is None else f'trial {index}'}"
+        again = pluralize(rerun.seeds, "rerun") + f" with {'a new seed' if rerun.seeds == 1 else 'new seeds'}"
+        if not metrics:
+            lines.append(f"{trial}: no feasible trial in {again}.")
+            continue
+        own, means = [], []
+        for metric in metrics:
+            spread = rerun.metrics[metric]
+            shown = {key: format_metric(metric, value) for key, value in asdict(spread).items()}
+            own.append(f"{metric} {shown['selected']}")
+            means.append(shown["mean"] + (f" ({shown['min']} … {shown['max']})" if rerun.feasible > 1 else ""))
+        infeasible = rerun.seeds - rerun.feasible
+        again += f", {infeasible} of them infeasible," if infeasible else ""
+        verb = "gives" if rerun.seeds == 1 else "average"
+        lines.append(f"{trial} has {join_words(own)}; {again} {verb} {join_words(means)}.")
     return lines
 
 
