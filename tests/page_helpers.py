@@ -20,6 +20,7 @@ import levelfield as lf
 from levelfield.formatting import format_hyperparameters, format_metric
 from levelfield.report import charts
 from levelfield.report.figures import figures
+from levelfield.taxonomy.audit import Finding
 
 METRICS = ["train_loss", "train_error", "valid_loss", "valid_error", "test_loss", "test_error"]
 K, POOL, TRIED, EVALUATIONS = 5, 36, 42, 8
@@ -159,7 +160,7 @@ def outcome_table(page: Any) -> dict[str, dict[str, list[str]]]:
 
 def audit_table(page: Any) -> list[list[str]]:
     return page.evaluate("""() => [...document.querySelectorAll("#audit-table tbody tr")].map(row => [
-        row.querySelector("th"), ...["worse", "better", "p", "verdict"].map(key =>
+        row.querySelector("th"), ...["worse", "better", "p", "coverage", "verdict"].map(key =>
         row.querySelector(`[data-cell=${key}]`))].map(cell => cell.textContent))""")
 
 
@@ -252,7 +253,9 @@ def assert_table(page: Any, comparison: lf.Comparison, report: str) -> None:
     assert list(table) == list(expected)
 
 
-def expected_audit(comparison: lf.Comparison) -> list[list[str]]:
+def expected_audit(comparison: lf.Comparison, whole: lf.Comparison | None = None) -> list[list[str]]:
+    """Return what the table of inclusions should say; coverage is that of the whole spaces."""
+
     def share(value: float) -> str:
         return "–" if np.isnan(value) else f"{value:.0%}"
 
@@ -262,10 +265,21 @@ def expected_audit(comparison: lf.Comparison) -> list[list[str]]:
             share(finding.worse),
             share(finding.better),
             "–" if np.isnan(finding.p_value) else f"{finding.p_value:.2g}",
-            finding.verdict.value,
+            "unknown" if full.coverage.share is None else share(full.coverage.share),
+            expected_verdict(finding, full.coverage.share),
         ]
-        for finding in comparison.audit()
+        for finding, full in zip(comparison.audit(), (whole or comparison).audit(), strict=True)
     ]
+
+
+def expected_verdict(finding: Finding, share: float | None) -> str:
+    if np.isnan(finding.p_value):
+        return "unknown"
+    if share is not None and share < 0.05:
+        return "not covered"
+    if finding.worse <= 0.05:
+        return "consistent"
+    return "violated" if finding.p_value < 0.05 else "no separation"
 
 
 def live_rows(comparison: lf.Comparison) -> dict[str, list[dict[str, Any]]]:
@@ -312,6 +326,10 @@ def expected_charts(view: lf.Comparison, whole: lf.Comparison, report: str, ks: 
             for number, name in numbers.items()
             for k in ks
         ]
+    audited = {line[0]: line for line in expected_audit(view, whole)}
+    for row in rows.get(INCLUSIONS, []):
+        if "inclusion" in row:
+            row["coverage"], row["verdict"] = audited[row["inclusion"]][-2:]
     rows.setdefault(STEPS, [])
     for key, all_rows in live_rows(answer(whole, study.trials, study.select)).items():
         if key.startswith("hyperparameters"):  # excluded trials stay, pale
@@ -343,7 +361,7 @@ def assert_same(actual: Any, expected: Any, where: str = "") -> None:
 def assert_answers(page: Any, whole: lf.Comparison, view: lf.Comparison, report: str) -> None:
     """Everything on the page is what the library says."""
     assert_table(page, view, report)
-    assert audit_table(page) == expected_audit(view)
+    assert audit_table(page) == expected_audit(view, whole)
     findings = page.evaluate(
         "window.page.prepared.get('inclusions').findings.map(finding => [finding.worse, finding.better, finding.p])"
     )

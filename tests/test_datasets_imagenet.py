@@ -125,7 +125,9 @@ class TestImageNet:
         get("imagenet", source, sample=True)
         moved = source.rename(tmp_path / "moved")
         assert arrays("imagenet")["root"][0] == os.fsencode(source)
-        with pytest.raises(DataError, match=r"train/n00000000/.*JPEG: no such file; if it moved, import its folder with 'levelfield"):
+        with pytest.raises(
+            DataError, match=r"train/n00000000/.*JPEG: no such file; if it moved, import its folder with 'levelfield"
+        ):
             imagenet.evaluation_images(arrays("imagenet"), "train", [0])
         get("imagenet", moved, sample=True)
         assert arrays("imagenet")["root"][0] == os.fsencode(moved)

@@ -249,6 +249,8 @@ def test_rows_of_inclusions_are_the_findings_and_a_graph(drawn, comparison):
         expected = pytest.approx((finding.worse, finding.better, finding.p_value), rel=1e-6)
         assert (row["worse"], row["better"], row["p"]) == expected
         assert row["verdict"] == finding.verdict
+        share = finding.coverage.share
+        assert row["coverage"] == ("unknown" if share is None else f"{share:.0%}")
         assert places[row["special"]] == (row["x"], row["y"])
         assert places[row["general"]] == (row["x2"], row["y2"])
         assert row["x"] < row["x2"]

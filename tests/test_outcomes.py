@@ -76,8 +76,9 @@ def test_an_outcome_at_a_step_equals_that_of_shorter_trials(curves, step, k):
     points = [ours.best_trial and ours.best_trial.point for ours in (at, cut)]
     assert points[0] == points[1]
     assert (points[0] is None) == (not np.isfinite(at.values()).any())
-    other = from_errors([[0.5, 0.4, 0.3]])
-    assert at.beats(other.at(step=step), k) == cut.beats(from_errors([[0.5, 0.4, 0.3]], end=step), k)
+    other = [[0.5, 0.4, 0.3]] * 3
+    k = min(k, len(curves), len(other))
+    assert at.beats(from_errors(other).at(step=step), k) == cut.beats(from_errors(other, end=step), k)
 
 
 @given(curves=ERRORS, k=st.integers(1, 5))

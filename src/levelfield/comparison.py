@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from levelfield import run
 from levelfield.analysis.boundaries import Boundary, boundaries
 from levelfield.analysis.health import Check, health
-from levelfield.analysis.intervals import Interval
+from levelfield.analysis.intervals import Chance, Interval, beats
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.results import Followed, Results
@@ -92,8 +94,37 @@ class Comparison:
 
     def beats_matrix(self, k: int | None = None) -> dict[str, dict[str, float]]:
         """Return P(row's best of k is strictly better than column's) for every two optimizers."""
-        names = list(self.results.outcomes)
-        return {ours: {theirs: self.beats(ours, theirs, k) for theirs in names if theirs != ours} for ours in names}
+        names, able = list(self.results.outcomes), self.results.comparable(k)
+
+        def rate(ours: str, theirs: str) -> float:
+            return self.beats(ours, theirs, k) if ours in able and theirs in able else math.nan
+
+        return {ours: {theirs: rate(ours, theirs) for theirs in names if theirs != ours} for ours in names}
+
+    def win_rate(self, ours: str, theirs: str, k: int | None = None, level: float = 0.9) -> Chance:
+        """Return P(one optimizer's best of k is strictly better), with its confidence interval."""
+        first, second = self.outcome(ours), self.outcome(theirs)
+        estimate = first.beats(second, self.results.k(k))
+        bounds = beats(first.ranked(), second.ranked(), self.results.k(k), level)
+        return replace(bounds, probability=estimate)
+
+    def pairs(self, k: int | None = None) -> list[dict[str, Any]]:
+        """Return every two optimizers with their win rate, its interval, and the test that separates them."""
+        return [
+            {
+                "optimizers": [test.ours, test.theirs],
+                "wins": asdict(self.win_rate(test.ours, test.theirs, k)),
+                "p_value": test.p_value,
+                "separated": test.separated,
+                "needed_trials": test.needed,
+            }
+            for test in self.results.pair_tests(k)
+            if {*test.names} <= {*self.results.comparable(k)}
+        ]
+
+    def separated_by_steps(self, k: int | None = None) -> list[tuple[str, str]]:
+        """Return the pairs (faster, slower) whose steps to the target the trials tell apart at k trials each."""
+        return [(test.better, test.worse) for test in self.results.step_tests(k) if test.separated]
 
     def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
         """Return P(an optimizer's best of k comes first, second, …); ties share the better place."""

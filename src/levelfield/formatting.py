@@ -52,7 +52,20 @@ def format_metric(metric: str, value: float) -> str:
 
 
 def format_interval(metric: str, low: float, high: float) -> str:
-    return f"{format_metric(metric, low)} – {format_metric(metric, high)}"
+    """
+    >>> format_interval("valid_error", 0.12, 0.13), format_interval("valid_error", -math.inf, 0.13)
+    ('12.00% – 13.00%', '≤ 13.00%')
+    """
+    return format_ends(format_metric(metric, low), format_metric(metric, high), low, high)
+
+
+def format_ends(low_text: str, high_text: str, low: float, high: float) -> str:
+    """Format an interval whose ends may be open, that is infinite."""
+    if math.isinf(low) and math.isinf(high):
+        return "unknown"
+    if math.isinf(low):
+        return f"≤ {high_text}"
+    return f"≥ {low_text}" if math.isinf(high) else f"{low_text} – {high_text}"
 
 
 def is_share(metric: str) -> bool:
@@ -83,6 +96,15 @@ def format_count(value: float) -> str:
     ('1,234', '–')
     """
     return MISSING if math.isnan(value) else f"{value:,.0f}"
+
+
+def format_ordinal(number: int) -> str:
+    """
+    >>> format_ordinal(1), format_ordinal(2), format_ordinal(11), format_ordinal(23)
+    ('1st', '2nd', '11th', '23rd')
+    """
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def format_p_value(value: float) -> str:

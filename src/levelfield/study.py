@@ -83,6 +83,8 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+POOL_FACTOR = 5  # N / K unless the study gives N
+
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**31, strict=True)]  # steps are counted in int32
 
 
@@ -103,7 +105,8 @@ class Study(BaseModel):
     eval_interval: Count
     select: str
     trials: Count
-    pool: Count = 1  # default: trials
+    pool: Count = 1  # default: 5 × trials
+    replacement: bool = True  # how K trials are drawn from the pool; True as in the paper, False is unbiased
     target: Target | None = None
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)] = 0
     search: Literal["quasirandom", "grid"] = "quasirandom"
@@ -137,15 +140,8 @@ class Study(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Study:
         workload = get_workload(self.workload)
-        if "pool" not in self.model_fields_set:
-            self.__dict__["pool"] = self.trials
         if not self.name.isprintable() or "/" in self.name or not self.name.strip(". "):
             raise StudyError(f"name = {self.name!r}: expected a valid folder name, because results are stored under it")
-        if self.trials > self.pool:
-            raise StudyError(
-                f"trials = {self.trials} exceeds pool = {self.pool}: the best of K trials is estimated from a pool of "
-                f"at least K; raise pool or lower trials"
-            )
         for metric in [self.select, *([self.target.metric] if self.target else [])]:
             if metric not in workload.metrics:
                 raise UnknownName.of(f"metric of {workload.name}", metric, workload.metrics)
@@ -161,7 +157,18 @@ class Study(BaseModel):
                 self._check_grid(self.optimizers[name])
             except (SpaceError, UnknownName, StudyError) as error:
                 raise type(error)(f"optimizers.{name}: {error}") from None
+        if "pool" not in self.model_fields_set:
+            self.__dict__["pool"] = self._default_pool()
+        if self.trials > self.pool:
+            raise StudyError(
+                f"trials = {self.trials} exceeds pool = {self.pool}: the best of K trials is estimated from a pool of "
+                f"at least K; raise pool or lower trials"
+            )
         return self
+
+    def _default_pool(self) -> int:
+        """Return 5 K, which bounds the median best of K from both sides, or the size of the smallest grid."""
+        return int(min([POOL_FACTOR * self.trials, *map(self.points, self.optimizers)]))
 
     def _check_grid(self, optimizer: Optimizer) -> None:
         if self.search != "grid":
@@ -198,7 +205,7 @@ class Study(BaseModel):
     def replace(self, **changes: Any) -> Study:
         """Return the study with some fields changed and checked again; ``None`` leaves a field unchanged.
 
-        A new schedule applies to every optimizer. A pool that was never given follows ``trials``.
+        A new schedule applies to every optimizer. A pool that was never given stays 5 × ``trials``.
         """
         content = self.spec()
         if "pool" not in self.model_fields_set:

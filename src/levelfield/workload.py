@@ -37,6 +37,9 @@ class Workload:
     loss: Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree]]
     evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
     hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
+    # Split → number of predictions that its errors and accuracies are shares of, if it is known: it tells how precise
+    # a single value is.
+    examples: Mapping[str, int] = field(default_factory=dict)
     # (key, batch size) → batch, for a workload that generates its examples instead of storing them
     draw: Callable[[Any, int], Tree] | None = None
     # (hyperparameters, learning rate) → an optax.GradientTransformation that is applied to the rule's updates. It gets

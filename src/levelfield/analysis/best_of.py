@@ -6,6 +6,11 @@ Draw K trials from a pool of N and keep the best. It is the i-th best trial of t
 
 so means and percentiles under w equal the paper's bootstrap without its Monte Carlo noise. Tied trials share their
 weight.
+
+The paper draws with replacement. That repeats trials, so the mean is biased upward if K is not small compared with N.
+Drawing without replacement (``replacement=False``) gives the unbiased estimate:
+
+    wᵢ = C(N − i, K − 1) / C(N, K),    K ≤ N.
 """
 
 from __future__ import annotations
@@ -33,7 +38,23 @@ class Estimate:
 NO_ESTIMATE = Estimate(np.nan, np.nan, np.nan)
 
 
-def weights(values: Sequence[float] | np.ndarray, k: int) -> np.ndarray:
+def later(n: int, k: int, replacement: bool = True) -> np.ndarray:
+    """Return P(all k draws from n ordered trials come after the first i), i = 0 … n.
+
+    >>> later(2, 2), later(2, 2, replacement=False)
+    (array([1.  , 0.25, 0.  ]), array([1., 0., 0.]))
+    """
+    check_k(k)
+    before = np.arange(n + 1)
+    if replacement:
+        return ((n - before) / n) ** k
+    if k > n:
+        raise ValueError(f"k = {k}: expected at most {n}, the number of trials to draw from without replacement")
+    left = n - before[:-1]
+    return np.concatenate([[1.0], np.cumprod(np.maximum(left - k, 0) / left)])
+
+
+def weights(values: Sequence[float] | np.ndarray, k: int, replacement: bool = True) -> np.ndarray:
     """Return the probability that each trial is the best of k (lower is better; NaN is never drawn).
 
     >>> weights([3.0, 1.0, 2.0], k=1)
@@ -48,10 +69,10 @@ def weights(values: Sequence[float] | np.ndarray, k: int) -> np.ndarray:
     probabilities = np.zeros(len(values))
     if n:
         # Tied trials take the ranks first … last: each gets an equal share of what these ranks weigh together.
-        ordered = np.sort(values[drawn])
-        first = np.searchsorted(ordered, values[drawn], side="left") + 1
+        ordered, chance = np.sort(values[drawn]), later(n, k, replacement)
+        first = np.searchsorted(ordered, values[drawn], side="left")
         last = np.searchsorted(ordered, values[drawn], side="right")
-        probabilities[drawn] = (((n - first + 1) / n) ** k - ((n - last) / n) ** k) / (last - first + 1)
+        probabilities[drawn] = (chance[first] - chance[last]) / (last - first)
     return probabilities
 
 
@@ -76,42 +97,55 @@ def estimate(values: np.ndarray, probabilities: np.ndarray) -> Estimate:
     return Estimate(float(np.average(values, weights=probabilities[order])), float(low), float(high))
 
 
-def best_of(values: Sequence[float] | np.ndarray, k: int, *, bootstrap: int | None = None, seed: int = 0) -> Estimate:
-    """Return the mean and the 5th and 95th percentiles of the best (lowest) of k values drawn with replacement.
+def best_of(
+    values: Sequence[float] | np.ndarray,
+    k: int,
+    *,
+    replacement: bool = True,
+    bootstrap: int | None = None,
+    seed: int = 0,
+) -> Estimate:
+    """Return the mean and the 5th and 95th percentiles of the best (lowest) of k values drawn from these.
 
-    NaN marks an infeasible trial, which is never drawn. ``bootstrap=100`` gives the paper's Monte Carlo estimate from
-    100 resamples instead.
+    NaN marks an infeasible trial, which is not drawn. ``replacement=False`` gives an unbiased mean and needs k values;
+    ``bootstrap`` draws that many resamples instead of computing the distribution exactly.
 
     >>> best_of([1.0, 2.0, 3.0, 4.0], k=1).mean
     2.5
     >>> best_of([1.0, 2.0], k=2)  # 1, unless both draws are 2
     Estimate(mean=1.25, low=1.0, high=2.0)
+    >>> best_of([1.0, 2.0], k=2, replacement=False)
+    Estimate(mean=1.0, low=1.0, high=1.0)
     """
     values = np.asarray(values, float)
     if bootstrap is None:
-        return estimate(values, weights(values, k))
-    bests = values[resample(values, k, bootstrap, seed)]
+        return estimate(values, weights(values, k, replacement))
+    bests = values[resample(values, k, bootstrap, seed, replacement)]
     return estimate(bests, np.ones(len(bests)))
 
 
-def resample(values: np.ndarray, k: int, resamples: int, seed: int = 0) -> np.ndarray:
+def resample(values: np.ndarray, k: int, resamples: int, seed: int = 0, replacement: bool = True) -> np.ndarray:
     """Return the index of the best of k trials in each resample of the pool, as the paper does it."""
     check_k(k)
     feasible = np.flatnonzero(~np.isnan(values))
     if not len(feasible):
         return feasible
     generator = np.random.default_rng(seed)
-    drawn = feasible[generator.integers(len(feasible), size=(resamples, int(k)))]
+    if replacement:
+        drawn = feasible[generator.integers(len(feasible), size=(resamples, int(k)))]
+    else:
+        later(len(feasible), k, replacement)  # raises if there are fewer than k
+        drawn = generator.permuted(np.tile(feasible, (resamples, 1)), axis=1)[:, : int(k)]
     # Draws are in random order, so taking the first of several best trials shares ties equally.
     best: np.ndarray = drawn[np.arange(resamples), np.argmin(values[drawn], axis=1)]
     return best
 
 
-def probability_better(ours: np.ndarray, theirs: np.ndarray, k: int) -> float:
+def probability_better(ours: np.ndarray, theirs: np.ndarray, k: int, replacement: bool = True) -> float:
     """Return P(the best of k of ours is strictly lower than the best of k of theirs), NaN if a pool is empty."""
     ours, theirs = ours[~np.isnan(ours)], theirs[~np.isnan(theirs)]
     if not len(ours) or not len(theirs):
         return float("nan")
     # The best of k of theirs exceeds x if all k draws do.
-    exceed = 1 - np.searchsorted(np.sort(theirs), ours, side="right") / len(theirs)
-    return float(weights(ours, k) @ exceed**k)
+    exceed = later(len(theirs), k, replacement)[np.searchsorted(np.sort(theirs), ours, side="right")]
+    return float(weights(ours, k, replacement) @ exceed)

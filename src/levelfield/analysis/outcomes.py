@@ -20,7 +20,7 @@ from levelfield.analysis.best_of import (
     resample,
     weights,
 )
-from levelfield.analysis.intervals import LEVEL, Interval, interval
+from levelfield.analysis.intervals import LEVEL, Chance, Interval, chance_of_any, interval
 from levelfield.errors import UnknownName, UsageError
 from levelfield.trial import Curve, Direction, Target, Trial
 
@@ -44,6 +44,7 @@ class Outcome:
     target: Target | None = None
     step: int | None = None  # curves are read up to this step; None: to their end
     spent: int = 0  # trial-steps of all trials that were run
+    replacement: bool = True  # how k trials are drawn from the pool; True as in the paper
 
     def __repr__(self) -> str:
         return f"<Outcome of {self.name}: {len(self.pool)} of {self.tried} trials feasible, selected by {self.select}>"
@@ -96,13 +97,14 @@ class Outcome:
 
         The mean is taken over finite values, and is NaN if they make up less than 95% of repetitions.
         """
-        check_k(k)
-        if self.best_trial is None:
+        if self.best_trial is None or not self.can_draw(k):
             return NO_ESTIMATE
         reported = self.values(metric)
         if bootstrap is not None:
-            reported = reported[resample(self.ranked(), k, bootstrap, seed)]
-        probabilities = weights(self.ranked(), k) if bootstrap is None else np.ones(len(reported))
+            reported = reported[resample(self.ranked(), k, bootstrap, seed, self.replacement)]
+        probabilities = np.ones(len(reported))
+        if bootstrap is None:
+            probabilities = weights(self.ranked(), k, self.replacement)
         with np.errstate(invalid="ignore"):  # ∞ − ∞
             overall, finite = estimate(reported, probabilities), np.isfinite(reported)
         # A single infinite value would dominate the mean, so such values count only toward percentiles. If they are
@@ -117,6 +119,11 @@ class Outcome:
         """Return the median best of k by ``select``, with its confidence interval for the whole search space."""
         return interval(self.ranked(), k, level).times(self.metrics[self.select].sign)
 
+    def can_draw(self, k: int) -> bool:
+        """Return whether k trials can be drawn: always with replacement, else only if the pool has as many."""
+        check_k(k)
+        return self.replacement or k <= len(self.pool)
+
     @cached_property
     def steps(self) -> np.ndarray:
         """The step at which each trial of the pool first reached the target; infinity if it did not."""
@@ -128,25 +135,48 @@ class Outcome:
 
     def steps_to_target(self, k: int, *, bootstrap: int | None = None, seed: int = 0) -> Reached:
         """Return the steps that the fastest of k trials takes to the target, given that one reaches it."""
-        check_k(k)
-        if not self.pool:
+        if not self.pool or not self.can_draw(k):
             return Reached(np.nan, np.nan, np.nan, np.nan)
         steps = self.steps
         reached = np.isfinite(steps)
         if bootstrap is not None:
-            generator = np.random.default_rng(seed)
-            drawn = steps[generator.integers(len(steps), size=(bootstrap, int(k)))].min(axis=1)
+            drawn = steps[resample(steps, k, bootstrap, seed, self.replacement)]
             fastest, probability = drawn[np.isfinite(drawn)], np.isfinite(drawn).mean()
             among_reached = estimate(fastest, np.ones(len(fastest)))
         else:
-            probabilities = weights(steps, k)
+            probabilities = weights(steps, k, self.replacement)
             probability = probabilities[reached].sum()
             among_reached = estimate(steps[reached], probabilities[reached])
         return Reached(among_reached.mean, among_reached.low, among_reached.high, float(probability))
 
+    def steps_interval(self, k: int, level: float = LEVEL) -> Interval:
+        """Return the median steps to the target of the fastest of k, with its confidence interval.
+
+        A trial that misses the target counts as infinitely slow, so the median is infinite if most repetitions miss.
+        """
+        return interval(self.steps, k, level)
+
+    def reached(self, k: int, level: float = LEVEL) -> Chance:
+        """Return the probability that one of k trials reaches the target, with its confidence interval."""
+        bounds = chance_of_any(int(np.isfinite(self.steps).sum()), len(self.pool), k, level)
+        return replace(bounds, probability=self.steps_to_target(k).probability)
+
+    @cached_property
+    def transient(self) -> int:
+        """How many of the trials that reached the target ended on the wrong side of it."""
+        if self.target is None:
+            return 0
+        sign = self.metrics[self.target.metric].sign
+        last = self.values(self.target.metric).astype(np.float32)
+        return int(np.sum(np.isfinite(self.steps) & ~(sign * last <= sign * np.float32(self.target.value))))
+
     def beats(self, other: Outcome, k: int) -> float:
         """Return P(this optimizer's best of k is strictly better than the other's)."""
-        return probability_better(self.ranked(), other.ranked(), k)
+        check_k(k)
+        fewest = min(len(self.pool), len(other.pool))
+        if k > fewest > 0:
+            raise UsageError(f"k = {k}: expected at most {fewest}, the number of feasible trials of each optimizer")
+        return probability_better(self.ranked(), other.ranked(), k, self.replacement)
 
     @property
     def test_metric(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from levelfield.formatting import format_duration, format_metric, join_words, pl
 
 @dataclass(frozen=True)
 class Stretch:
-    """A range of numbers of trials for which the same optimizer has the best expected metric."""
+    """A range of numbers of trials for which the same optimizer is the one to tune."""
 
     optimizer: str
     first: int
@@ -158,7 +158,22 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
         name = names[int(np.argmin(np.where(np.isnan(column), np.inf, column)))]
         first = stretches.pop().first if stretches and stretches[-1].optimizer == name else k
         stretches.append(Stretch(name, first, k))
-    return [_with_rivals(stretch, outcomes) for stretch in stretches]
+    return [_with_rivals(stretch, outcomes) for stretch in _tested(stretches, outcomes)]
+
+
+def _tested(stretches: Sequence[Stretch], outcomes: Mapping[str, Outcome]) -> list[Stretch]:
+    """Merge a stretch into the next one unless its optimizer clearly beats that one at its first number of trials.
+
+    Without this, a crossing of two nearly equal means would read as advice.
+    """
+    ranked = {name: outcome.ranked() for name, outcome in outcomes.items()}
+    kept = list(stretches[-1:])
+    for stretch in reversed(stretches[:-1]):
+        if (stretch.optimizer, kept[0].optimizer) in separated(ranked, stretch.first):
+            kept.insert(0, stretch)
+        else:
+            kept[0] = replace(kept[0], first=stretch.first)
+    return kept
 
 
 def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from levelfield.analysis.best_of import LOW, TOLERANCE, check_k, weights
+from levelfield.analysis.best_of import LOW, TOLERANCE, check_k, later, weights
 
 _MOST_KS = 100  # how many numbers of trials are looked at between 1 and the size of a pool
 
 
-def rank_probabilities(pools: Sequence[np.ndarray], k: int) -> np.ndarray:
+def rank_probabilities(pools: Sequence[np.ndarray], k: int, replacement: bool = True) -> np.ndarray:
     """Return P(the best of k of pool i has rank r), as [i, r]; lower is better, and ties share the better rank.
 
     The row of an empty pool is NaN, and the other pools are ranked without it.
@@ -26,24 +26,23 @@ def rank_probabilities(pools: Sequence[np.ndarray], k: int) -> np.ndarray:
         ranks[:, 0] = 1
         for j in present:
             if j != i:
-                better = 1 - (1 - np.searchsorted(np.sort(pools[j]), pools[i], side="left") / len(pools[j])) ** k
+                before = np.searchsorted(np.sort(pools[j]), pools[i], side="left")
+                better = 1 - later(len(pools[j]), k, replacement)[before]
                 beaten = np.zeros_like(ranks)
                 beaten[:, 1:] = ranks[:, :-1] * better[:, None]
                 ranks = beaten + ranks * (1 - better[:, None])
-        probabilities[i] = weights(pools[i], k) @ ranks
+        probabilities[i] = weights(pools[i], k, replacement) @ ranks
     return probabilities
 
 
-def expected_best(values: np.ndarray, ks: Sequence[int]) -> np.ndarray:
+def expected_best(values: np.ndarray, ks: Sequence[int], replacement: bool = True) -> np.ndarray:
     """Return the mean of the best (lowest) of k for several k, over finite bests as in ``Outcome.best``."""
     ordered = np.sort(values[~np.isnan(values)])
     n = len(ordered)
     if not n:
         return np.full(len(ks), np.nan)
-    # P(the best is the i-th or a later one), i = 0 … n
-    later = ((n - np.arange(n + 1)) / n) ** np.asarray(ks)[:, None]
     finite = np.isfinite(ordered)
-    chances = (later[:, :-1] - later[:, 1:])[:, finite]
+    chances = np.array([-np.diff(later(n, k, replacement))[finite] for k in ks])
     shares = chances.sum(axis=1)
     enough = shares >= 1 - LOW - TOLERANCE
     return np.where(enough, (chances * ordered[finite]).sum(axis=1) / np.where(enough, shares, 1), np.nan)

@@ -74,42 +74,79 @@ class Results:
         return self.outcomes[optimizer]
 
     def k(self, k: int | None = None) -> int:
-        """Return the number of trials asked for, or the study's K."""
-        chosen = self.study.trials if k is None else k
-        check_k(chosen)
-        return chosen
+        """Return the number of trials asked for, or the study's K.
+
+        A grid whose points are all tried may have fewer than K feasible ones; then the study's K is their number.
+        """
+        if k is not None:
+            check_k(k)
+            return k
+        tried = [self.count(name) for name in self.outcomes]
+        exhausted = [count.feasible for count in tried if count.exhausted and count.feasible]
+        return min([self.study.trials, *exhausted])
 
     def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
         """Return P(one optimizer's best of k is strictly better than the other's)."""
         return self.outcome(ours).beats(self.outcome(theirs), self.k(k))
 
+    def comparable(self, k: int | None = None) -> list[str]:
+        """Return the optimizers with at least k feasible trials and a finite selection metric among them."""
+        return [
+            name for name, outcome in self.outcomes.items() if len(outcome.pool) >= self.k(k) and outcome.best_trial
+        ]
+
     def pair_tests(self, k: int | None = None) -> list[PairTest]:
         """Test every two optimizers against each other; the chance of any false claim is at most 5%."""
-        k = self.k(k)
-        if k not in self._pair_tests:
-            values = {name: outcome.ranked() for name, outcome in self.outcomes.items() if outcome.best_trial}
-            self._pair_tests[k] = compare_pairs(values, k)
-        return self._pair_tests[k]
+        return self._tests(self.k(k), "select")
+
+    def step_tests(self, k: int | None = None) -> list[PairTest]:
+        """Test every two optimizers' steps to the target, where a miss counts as infinitely slow."""
+        return self._tests(self.k(k), "steps")
+
+    def _tests(self, k: int, quantity: str) -> list[PairTest]:
+        if (k, quantity) not in self._pair_tests:
+            outcomes = {name: outcome for name, outcome in self.outcomes.items() if outcome.best_trial}
+            values = {
+                name: outcome.ranked() if quantity == "select" else outcome.steps for name, outcome in outcomes.items()
+            }
+            self._pair_tests[k, quantity] = compare_pairs(values, k)
+        return self._pair_tests[k, quantity]
 
     def separated(self, k: int | None = None) -> list[tuple[str, str]]:
         """Return the pairs (better, worse) that the trials tell apart at k trials each."""
         return [(test.better, test.worse) for test in self.pair_tests(k) if test.separated]
 
     @functools.cached_property
-    def _pair_tests(self) -> dict[int, list[PairTest]]:
-        """Cache of k → tests, because they take a while and several places need them."""
+    def _pair_tests(self) -> dict[tuple[int, str], list[PairTest]]:
+        """Cache of the tests, because they take a while and several places need them."""
         return {}
 
     def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
-        """Return P(an optimizer's best of k comes first, second, …); ties share the better place."""
-        probabilities = rank_probabilities([outcome.ranked() for outcome in self.outcomes.values()], self.k(k))
-        return {name: [float(p) for p in row] for name, row in zip(self.outcomes, probabilities, strict=True)}
+        """Return P(an optimizer's best of k comes first, second, …); ties share the better place.
+
+        NaN for optimizers with fewer than k feasible trials, which are left out.
+        """
+        names = self.comparable(k)
+        ranked = [self.outcome(name).ranked() for name in names]
+        probabilities = rank_probabilities(ranked, self.k(k), self.study.replacement)
+        chances = {name: [float(p) for p in row] for name, row in zip(names, probabilities, strict=True)}
+        left_out = len(self.outcomes) - len(names)
+        unknown = [math.nan] * len(self.outcomes)
+        return {name: [*chances[name], *[0.0] * left_out] if name in chances else unknown for name in self.outcomes}
 
     def ranking(self, k: int | None = None) -> list[str]:
-        """Return the optimizers, the best expected best of k first; those without one last."""
-        means = {name: outcome.best(self.k(k)).mean for name, outcome in self.outcomes.items()}
-        sign = {name: outcome.metrics[outcome.select].sign for name, outcome in self.outcomes.items()}
-        return sorted(means, key=lambda name: (math.isnan(means[name]), sign[name] * means[name]))
+        """Return the optimizers, the best median best of k first; those without one last."""
+
+        def key(name: str) -> tuple[bool, float, float]:
+            outcome = self.outcome(name)
+            sign, median, mean = (
+                outcome.metrics[outcome.select].sign,
+                outcome.interval(self.k(k)).median,
+                outcome.best(self.k(k)).mean,
+            )
+            return math.isnan(median), sign * median, math.inf if math.isnan(mean) else sign * mean
+
+        return sorted(self.outcomes, key=key)
 
     def settles(self) -> int | None:
         """Return the number of trials from which on the ranking by expected best equals that of the whole pools."""
@@ -195,7 +232,9 @@ def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str
 
     def outcome(name: str, tried: Sequence[Trial]) -> Outcome:
         pool = [trial for trial in tried if trial.feasible]
-        return with_cost(Outcome(name, pool, len(tried), metrics, study.select, study.target), tried)
+        return with_cost(
+            Outcome(name, pool, len(tried), metrics, study.select, study.target, replacement=study.replacement), tried
+        )
 
     return {name: outcome(name, tried) for name, tried in trials.items()}
 

@@ -81,6 +81,12 @@ Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integ
 Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only these optimizers of the study.")]
 Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
+WithoutReplacement = Annotated[
+    bool,
+    typer.Option(
+        "--without-replacement", help="Draw the best of K from the pool without replacement: the unbiased estimate."
+    ),
+]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
 Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
 StoreOption = Annotated[
@@ -129,17 +135,18 @@ def _study(
     optimizers: Optimizers = None,
     seed: Seed = None,
     scale: Scale = None,
+    without_replacement: WithoutReplacement = False,
 ) -> "tuple[Study, Overrides]":
     from levelfield.study import load_study
 
     full = load_study(study)
     if scale is not None:
         full = full.scaled(scale)
-    options = {"trials": trials, "pool": pool, "steps": steps, "seed": seed}
+    replacement = False if without_replacement else None
+    options = {"trials": trials, "pool": pool, "steps": steps, "seed": seed, "replacement": replacement}
     chosen = full.replace(**options)
-    settings = {
-        name: str(value) for name, value in options.items() if value is not None and value != getattr(full, name)
-    }
+    changed = {name: value for name, value in options.items() if value not in (None, getattr(full, name))}
+    settings = {name: str(value).lower() for name, value in changed.items()}
     if optimizers is not None:
         chosen = chosen.only([name.strip() for name in optimizers.split(",")])
         if list(chosen.optimizers) != list(full.optimizers):

@@ -215,6 +215,7 @@ def check(
     optimizer, such as adam's, can express.
     """
     from levelfield.formatting import format_duration, pluralize
+    from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, prepared
 
     facts = study.cost()
@@ -255,6 +256,8 @@ def check(
         )
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
+    if warning := pool_sentence(study):
+        typer.echo(f"  pool        warning: {warning}")
     missing = [f"  inclusions  not evaluated: {obstacle} (or set --gradient-scale)"]
     for line in covered.lines() if covered else missing:
         typer.echo(line)
@@ -371,7 +374,9 @@ def _show(
                 "complete": comparison.complete,
                 "rows": comparison.rows(),
                 "beats": comparison.beats_matrix(),
+                "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
+                "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],

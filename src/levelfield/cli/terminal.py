@@ -22,7 +22,7 @@ from levelfield.report.narrative import caveats, followed_sentences, rerun_sente
 from levelfield.taxonomy.verify import Verification
 
 _PIPE_WIDTH = 120  # of output to a pipe, which has no width
-_LEAST_WIDTH = 30  # of the column of hyperparameters; with less room, they go below the table
+_HEADING_WIDTH = 12  # of a heading's lines
 _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
 
@@ -71,21 +71,20 @@ def _print_wrapped(line: str, console: Console, indent: int) -> None:
 
 
 def _print_table(results: Results, console: Console) -> None:
-    """Print the outcome table; on a narrow terminal without borders, and with the long texts below it."""
-    columns = shown_columns(results)
-    table = _table(results, columns, wide=True)
-    without = [column for column in columns if not column.is_long]
-    room = console.width - console.measure(_table(results, without, wide=True)).maximum
-    if room >= _LEAST_WIDTH:
-        console.print(table)
-        return
-    narrow = _table(results, without, wide=False)
-    # If it still does not fit, the terminal may break its lines, but nothing is cut.
-    width = console.width
-    natural = Measurement.get(console, console.options.update(max_width=1000), narrow).maximum
+    """Print the outcome table, and below it what is too long for it; on a narrow terminal without borders."""
+    columns = [column for column in shown_columns(results) if not column.is_long]
+    primary = [column for column in columns if not column.is_secondary]
     foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
-    console.width = max(width, natural - foldable)
-    console.print(narrow)
+    width = console.width
+    for kept, wide in ((columns, True), (columns, False), (primary, False)):
+        table = _table(results, kept, wide)
+        natural = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+        least = natural if wide else natural - foldable
+        if least <= width:
+            break
+    # If it still does not fit, the terminal may break its lines, but nothing is cut.
+    console.width = max(width, least)
+    console.print(table)
     console.width = width
     console.print("\nBest hyperparameters:", highlight=False)
     for row in rows(results):
@@ -95,14 +94,14 @@ def _print_table(results: Results, console: Console) -> None:
 
 def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
     study = results.study
-    title = Text(f"{results.title}: best of {pluralize(study.trials, 'trial')} by {study.select}")
+    title = Text(f"{results.title}: best of {pluralize(results.k(), 'trial')} by {study.select}")
     if wide:
         table = Table(title=title, title_justify="left")
     else:
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         heading = column.heading(results)
-        label = Text(_lines(heading.main, heading.small))
+        label = Text(_lines(textwrap.fill(heading.main, _HEADING_WIDTH, break_long_words=False), heading.small))
         # On a narrow terminal a long name is folded before a number is cut.
         foldable = column.is_long or (column.key == "optimizer" and not wide)
         table.add_column(
@@ -155,7 +154,7 @@ def print_ladder(columns: Columns, metric: str, name: str, console: Console | No
         leader = pair.leaders[str(pair.settles)]
         _print_wrapped(f"{pair.ours} and {pair.theirs}: {leader} leads from {pair.settles} on.", console, indent=2)
     if not settled:
-        console.print("No two rules change rank between the rungs.", highlight=False)
+        console.print("No two rules change rank between the rungs by more than chance.", highlight=False)
 
 
 def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:

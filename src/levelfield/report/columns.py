@@ -6,23 +6,27 @@ columns that columns.js knows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from levelfield.analysis.best_of import HIGH, LOW
+from levelfield.analysis.intervals import LEVEL
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.formatting import (
     MISSING,
     format_count,
+    format_ends,
     format_hyperparameters,
     format_interval,
     format_metric,
     format_percent,
 )
 
-PERCENTILES = f"{100 * LOW:.0f}–{100 * HIGH:.0f}%"
+PERCENTILES = f"{100 * LOW:.0f}–{100 * HIGH:.0f}%"  # of a tuner's luck
+CONFIDENCE = f"{100 * LEVEL:.0f}% CI"  # of what the pool does not tell
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class Column:
     shown: Callable[[Results], bool] = lambda results: True
     possible: Callable[[Results], bool] = lambda results: False  # hidden on the page until its reader asks for it
     is_number: bool = True
-    is_long: bool = False  # wraps; too long for a table in LaTeX
+    is_long: bool = False  # too long for a table in the terminal or in LaTeX
+    is_secondary: bool = False  # left out on a narrow terminal
 
 
 def reported_metric(results: Results) -> str:
@@ -68,15 +73,28 @@ def page_columns(results: Results) -> list[Column]:
     return [column for column in COLUMNS if column.shown(results) or column.possible(results)]
 
 
-def _best_text(outcome: Outcome, k: int, metric: str) -> Text:
-    best = outcome.best(k, metric)
-    if best.mean != best.mean:
+def _median_text(results: Results, outcome: Outcome, k: int) -> Text:
+    interval = outcome.interval(k)
+    if not math.isfinite(interval.median):
         return Text(MISSING)
-    return Text(format_metric(metric, best.mean), format_interval(metric, best.low, best.high))
+    return Text(
+        format_metric(outcome.select, interval.median), format_interval(outcome.select, interval.low, interval.high)
+    )
 
 
-def _select_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
-    return {"metric": outcome.select, "k": k, **asdict(outcome.best(k))}
+def _mean_text(outcome: Outcome, k: int, metric: str) -> Text:
+    best = outcome.best(k, metric)
+    if math.isnan(best.mean):
+        return Text(MISSING)
+    return Text(
+        format_metric(metric, best.mean), f"{format_metric(metric, best.low)} – {format_metric(metric, best.high)}"
+    )
+
+
+def _median_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
+    interval = outcome.interval(k)
+    ends = {"median_low": interval.low, "median_high": interval.high}
+    return {"metric": outcome.select, "k": k, "median": interval.median} | ends
 
 
 def _test_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
@@ -86,20 +104,35 @@ def _test_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
 def _steps_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
     if not outcome.target:
         return {}
-    return {f"steps_{name}": value for name, value in asdict(outcome.steps_to_target(k)).items()}
+    median, reached = outcome.steps_interval(k), outcome.reached(k)
+    return {f"steps_{name}": value for name, value in asdict(outcome.steps_to_target(k)).items()} | {
+        "steps_median": median.median,
+        "steps_median_low": median.low,
+        "steps_median_high": median.high,
+        "steps_probability_low": reached.low,
+        "steps_probability_high": reached.high,
+    }
 
 
 def _steps_heading(results: Results) -> Text:
     target = results.study.target
     assert target
-    return Text(f"steps to {format_metric(target.metric, target.value)}", PERCENTILES)
+    return Text(f"median steps to {format_metric(target.metric, target.value)}", CONFIDENCE)
 
 
 def _steps_text(results: Results, outcome: Outcome, k: int) -> Text:
-    steps = outcome.steps_to_target(k)
-    if steps.mean != steps.mean:
+    steps = outcome.steps_interval(k)
+    if math.isnan(steps.median):
         return Text(MISSING)
-    return Text(format_count(steps.mean), f"{format_count(steps.low)} – {format_count(steps.high)}")
+    ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
+    return Text("not reached" if math.isinf(steps.median) else format_count(steps.median), ends)
+
+
+def _reached_text(results: Results, outcome: Outcome, k: int) -> Text:
+    reached = outcome.reached(k)
+    if math.isnan(reached.probability):
+        return Text(MISSING)
+    return Text(format_percent(reached.probability), f"{format_percent(reached.low)} – {format_percent(reached.high)}")
 
 
 def _has_target(results: Results) -> bool:
@@ -131,25 +164,27 @@ COLUMNS = (
     ),
     Column(
         "select",
-        heading=lambda results: Text(results.study.select, PERCENTILES),
-        text=lambda results, outcome, k: _best_text(outcome, k, outcome.select),
-        numbers=_select_numbers,
+        heading=lambda results: Text(f"median {results.study.select}", CONFIDENCE),
+        text=_median_text,
+        numbers=_median_numbers,
+    ),
+    Column(
+        "luck",
+        heading=lambda results: Text(f"mean {results.study.select}", PERCENTILES),
+        text=lambda results, outcome, k: _mean_text(outcome, k, outcome.select),
+        numbers=lambda results, outcome, k: asdict(outcome.best(k)),
+        is_secondary=True,
     ),
     Column(
         "report",
-        heading=lambda results: Text(reported_metric(results), PERCENTILES),
-        text=lambda results, outcome, k: _best_text(outcome, k, reported_metric(results)),
+        heading=lambda results: Text(f"mean {reported_metric(results)}", PERCENTILES),
+        text=lambda results, outcome, k: _mean_text(outcome, k, reported_metric(results)),
         numbers=_test_numbers,
         shown=lambda results: reported_metric(results) != results.study.select,
         possible=lambda results: len(next(iter(results.outcomes.values())).metrics) > 1,
     ),
     Column("steps", heading=_steps_heading, text=_steps_text, numbers=_steps_numbers, shown=_has_target),
-    Column(
-        "reached",
-        heading=lambda results: Text("reached"),
-        text=lambda results, outcome, k: Text(format_percent(outcome.steps_to_target(k).probability)),
-        shown=_has_target,
-    ),
+    Column("reached", heading=lambda results: Text("reached", CONFIDENCE), text=_reached_text, shown=_has_target),
     Column(
         "feasible",
         heading=lambda results: Text("feasible"),

@@ -25,7 +25,10 @@ _ESCAPES = {
     "^": r"\textasciicircum{}",
     "⊆": r"$\subseteq$",
     "≤": r"$\leq$",
+    "≥": r"$\geq$",
     "−": "$-$",
+    "×": r"$\times$",
+    "…": r"\ldots{}",
     "–": "--",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
@@ -99,11 +102,12 @@ def _audit(findings: Sequence[Finding]) -> str:
             format_percent(finding.worse),
             format_percent(finding.better),
             format_p_value(finding.p_value),
+            finding.coverage.text,
             finding.verdict.value,
         ]
         for finding in findings
     ]
-    return _table(["inclusion", "worse", "better", "p", "verdict"], rows)
+    return _table(["inclusion", "worse", "better", "p", "coverage", "verdict"], rows)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], align: str = "r") -> str:

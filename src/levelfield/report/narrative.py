@@ -7,38 +7,81 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import health
+from levelfield.analysis.intervals import LEVEL, Interval, PairTest, needed_trials
 from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import Results
-from levelfield.formatting import format_metric, format_percent, join_words, percent_rounded_down, pluralize
+from levelfield.formatting import (
+    format_count,
+    format_ends,
+    format_interval,
+    format_metric,
+    format_ordinal,
+    format_percent,
+    is_share,
+    join_words,
+    percent_rounded_down,
+    pluralize,
+)
+from levelfield.report.columns import PERCENTILES
 from levelfield.rounding import two_digits_up
-from levelfield.taxonomy.audit import audit
+from levelfield.study import Study
+from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
 from levelfield.user_code import is_other_version
+from levelfield.workloads import get_workload
 
-_MOSTLY = 0.75  # from this win rate on, a worse mean needs an explanation
+_MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
+_TIED = 0.005  # win rates below this are as good as none
 
 
 def sentences(results: Results) -> list[str]:
     """Return the result in words: caveats, the ranking, incomplete pools, the target, and the inclusions."""
-    study = results.study
-    ready = [name for name, outcome in results.outcomes.items() if any(map(math.isfinite, outcome.values()))]
+    study, k = results.study, results.k()
+    ready = results.comparable()
     lines = caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
-        outcome = results.outcome(name)
-        missing = study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
-        lines.append(f"{name} has no {missing}; it is left out of the ranking.")
+        lines.append(_left_out(results, name))
     if len(ready) > 1:
         lines += _ranking(results, ready)
     for name in ready:
-        count = results.count(name)
+        outcome, count = results.outcome(name), results.count(name)
         if not count.full:
             trials = f"{count.feasible} of {count.n} feasible trials"
             where = "in that part of its space" if results.narrowed_spaces else "so far"
             lines.append(f"{name} has {trials} {where}.")
+        if outcome.infeasible_share > _MANY_INFEASIBLE:
+            needed = math.ceil(k * outcome.tried / len(outcome.pool))
+            lines.append(
+                f"{name}: {outcome.tried} trials were run for {len(outcome.pool)} feasible ones. K counts feasible "
+                f"trials; a tuner would run about {needed} to get {k}."
+            )
     if study.target and ready:
-        lines.append(_target(results, ready))
+        lines += _target(results, ready)
     return lines + _inclusions(results)
+
+
+def pool_sentence(study: Study) -> str | None:
+    """Say what a pool is too small for; None if it is large enough."""
+    needed = needed_trials(study.trials)
+    if study.pool >= needed or study.search == "grid":
+        return None
+    side = "above" if get_workload(study.workload).metrics[study.select].sign < 0 else "below"
+    return (
+        f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: {study.pool} trials do "
+        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more, or trials = "
+        f"{max(1, math.floor(study.pool * study.trials / needed))} or fewer."
+    )
+
+
+def _left_out(results: Results, name: str) -> str:
+    outcome, k = results.outcome(name), results.k()
+    if outcome.pool and outcome.best_trial:
+        return f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k}; it is not ranked yet."
+    missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
+    return f"{name} has no {missing}; it is left out of the ranking."
 
 
 def caveats(results: Results) -> list[str]:
@@ -46,7 +89,7 @@ def caveats(results: Results) -> list[str]:
     study, lines = results.study, []
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
-    lines += _other_code(results)
+    lines += code_sentences(results)
     if study.select.startswith("test_"):
         held_out = next(iter(results.outcomes.values())).test_metric
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
@@ -54,7 +97,7 @@ def caveats(results: Results) -> list[str]:
     return lines
 
 
-def _other_code(results: Results) -> list[str]:
+def code_sentences(results: Results) -> list[str]:
     """Say which trials were trained with another version of the study's custom code than the current one."""
     study, outdated, mixed = results.study, [], []
     file = Path(study.code or "").name
@@ -87,19 +130,48 @@ def _other_code(results: Results) -> list[str]:
 
 
 def _ranking(results: Results, names: Sequence[str]) -> list[str]:
-    study, k = results.study, results.study.trials
-    means = {name: results.outcome(name).best(k).mean for name in names}
-    first, *others = [name for name in results.ranking() if name in means]
-    if math.isnan(means[first]):
-        return [f"No optimizer has an expected {study.select}: too many of the best of {k} are not finite."]
-    best = format_metric(study.select, means[first])
-    lines = [f"With {pluralize(k, 'trial')} each, {first} has the best expected {study.select}: {best}."]
+    k, select = results.k(), results.study.select
+    intervals = {name: results.outcome(name).interval(k) for name in names}
+    first, *others = [name for name in results.ranking() if name in intervals]
+    best = intervals[first]
+    if not math.isfinite(best.median):
+        return [f"No optimizer has a median {select}: too many of the best of {k} are not finite."]
+    median = f"{format_metric(select, best.median)} ({_confidence(select, best)})"
+    lines = [f"With {pluralize(k, 'trial')} each, {first} has the best median {select}: {median}."]
+    if warning := pool_sentence(results.study):
+        lines.append(warning)
+    lines += _separations(results, first, others)
+    lines += _other_metric(results, [first, *others])
+    lines += _precision(results, best.median)
+    lines += [line for name in names if (line := _skewed(results, name))]
+    return lines
+
+
+def _confidence(metric: str, interval: Interval) -> str:
+    """Return an interval in words.
+
+    >>> _confidence("valid_error", Interval(0.12, -math.inf, 0.13))
+    '90% confidence interval: at most 13.00%'
+    """
+    low, high = (format_metric(metric, end) for end in (interval.low, interval.high))
+    if math.isinf(interval.low) and math.isinf(interval.high):
+        ends = "unknown"
+    elif math.isinf(interval.low):
+        ends = f"at most {high}"
+    else:
+        ends = f"at least {low}" if math.isinf(interval.high) else f"{low} to {high}"
+    return f"{LEVEL:.0%} confidence interval: {ends}"
+
+
+def _separations(results: Results, first: str, others: Sequence[str]) -> list[str]:
+    """Say which optimizers the first one beats, and which comparisons are open."""
     wins = {name: results.beats(first, name) for name in others}
     losses = {name: results.beats(name, first) for name in others}
-    tied = [name for name in others if max(wins[name], losses[name]) < 0.005]
+    tied = [name for name in others if max(wins[name], losses[name]) < _TIED]
     beaten = [name for name in others if (first, name) in results.separated() and name not in tied]
-    ahead = [name for name in others if losses[name] >= _MOSTLY]
+    ahead = [name for name in others if (name, first) in results.separated()]
     close = [name for name in others if name not in beaten + ahead + tied]
+    lines = []
     if tied:
         lines.append(f"It ties with {join_words(tied)}.")
     if beaten:
@@ -107,67 +179,135 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
         share = "all" if fewest > 1 - 1e-9 else f"at least {percent_rounded_down(fewest)} of"
         lines.append(f"It beats {join_words(beaten)} in {share} repetitions, more than chance explains.")
     for name in ahead:
-        lines.append(
-            f"However, {name} wins {percent_rounded_down(losses[name])} of repetitions against it; in the others it is "
-            f"so much worse that its mean is worse."
-        )
+        share = percent_rounded_down(losses[name])
+        lines.append(f"However, {name} beats it in {share} of repetitions, more than chance explains.")
     if close:
-        lines.append(_not_separated(results, first, close, wins))
-    settled = results.settles()
-    if settled and 1 < settled <= k <= min(len(results.outcome(name).pool) for name in names):
-        lines.append(f"The ranking is the same from {settled} trials on.")
-    elif settled and settled > k:
-        lines.append(f"The ranking has not settled: it still changes up to {settled} trials.")
+        lines.append(_not_separated(results.pair_tests(), first, close, wins))
     if not results.separated():
         lines.append("These trials do not separate any two optimizers.")
     return lines
 
 
-def _not_separated(results: Results, first: str, close: Sequence[str], wins: Mapping[str, float]) -> str:
+def _not_separated(tests: Sequence[PairTest], first: str, close: Sequence[str], wins: Mapping[str, float]) -> str:
     """Say who is not clearly different from the first, and what it would take to tell."""
-    rates = [f"{round(100 * wins[name])}%" for name in close]
+    rates = [format_percent(wins[name]) for name in close]
     shown = [f"{close[0]} (wins {rates[0]} of repetitions)"]
     shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
     sentence = f"Not clearly different from {join_words(shown, 'or')}."
-    tests = {frozenset((test.ours, test.theirs)): test for test in results.pair_tests()}
-    needed = {name: tests[frozenset((first, name))].needed for name in close}
-    known = {name: trials for name, trials in needed.items() if trials is not None}
-    if known:
-        easiest = min(known, key=lambda name: known[name])
-        trials = f"{two_digits_up(known[easiest]):,} trials"
+    tested = {test.worse if test.better == first else test.better: test for test in tests if first in test.names}
+    needed = {name: count for name in close if (count := tested[name].needed) is not None}
+    if needed:
+        easiest = min(needed, key=lambda name: needed[name])
+        trials = f"{two_digits_up(needed[easiest]):,} trials"
         sentence += f" If the difference from {easiest} is what it seems, about {trials} of each would show it."
     return sentence
 
 
-def _target(results: Results, names: Sequence[str]) -> str:
-    target, k = results.study.target, results.study.trials
+def _other_metric(results: Results, ranking: Sequence[str]) -> list[str]:
+    """Say how the ranking looks by the test metric of the selected trial."""
+    k, first = results.k(), ranking[0]
+    metric = results.outcome(first).test_metric
+    if metric is None:
+        return []
+    sign = results.outcome(first).metrics[metric].sign
+    means = {name: results.outcome(name).best(k, metric).mean for name in ranking}
+    order = sorted((name for name in ranking if math.isfinite(means[name])), key=lambda name: sign * means[name])
+    if first not in order:
+        return []
+    own, best = (format_metric(metric, means[name]) for name in (first, order[0]))
+    if order[0] == first:
+        return [f"Its selected trials also have the best mean {metric}: {own}."]
+    place = format_ordinal(order.index(first) + 1)
+    return [
+        f"By the mean {metric} of the selected trials, {order[0]} is first ({best}) and {first} is {place} ({own})."
+    ]
+
+
+def _precision(results: Results, value: float) -> list[str]:
+    """Say how precise one value of the selection metric is, given the size of its evaluation set."""
+    select = results.study.select
+    examples = get_workload(results.study.workload).examples.get(select.partition("_")[0])
+    if examples is None or not is_share(select) or not 0 < value < 1:
+        return []
+    error = 100 * math.sqrt(value * (1 - value) / examples)
+    near = format_metric(select, value)
+    return [f"A single {select} near {near} has a standard error of {error:.2g} points, from {examples:,} examples."]
+
+
+def _skewed(results: Results, name: str) -> str | None:
+    """Explain a mean outside its own percentiles."""
+    select, best = results.study.select, results.outcome(name).best(results.k())
+    if not (best.mean < best.low or best.mean > best.high):
+        return None
+    return (
+        f"{name}'s mean ({format_metric(select, best.mean)}) lies outside its {PERCENTILES} range "
+        f"({format_interval(select, best.low, best.high)}), because a few repetitions select a far worse trial."
+    )
+
+
+def _target(results: Results, names: Sequence[str]) -> list[str]:
+    """Say who reaches the target in the fewest steps; a repetition that misses it counts as infinitely slow."""
+    target, k = results.study.target, results.k()
     assert target
     shown = f"{target.metric} {format_metric(target.metric, target.value)}"
-    reached = {name: results.outcome(name).steps_to_target(k) for name in names}
-    able = {name: steps for name, steps in reached.items() if steps.probability > 0}
-    if not able:
-        return f"No trial reached the target ({shown})."
-    fewest = round(min(steps.mean for steps in able.values()))
-    fastest = [name for name, steps in able.items() if round(steps.mean) == fewest]
-    shares = {name: format_percent(able[name].probability) for name in fastest}
-    if len(set(shares.values())) == 1:
-        often = f"{shares[fastest[0]]} of repetitions"
-    else:
-        often = join_words([f"{share} ({name})" for name, share in shares.items()]) + " of repetitions"
-    verb = "reaches" if len(fastest) == 1 else "reach"
-    return f"{join_words(fastest)} {verb} the target ({shown}) fastest: {fewest:,} steps on average, in {often}."
+    outcomes = {name: results.outcome(name) for name in names}
+    chance = {name: outcome.reached(k).probability for name, outcome in outcomes.items()}
+    median = {name: outcome.steps_interval(k).median for name, outcome in outcomes.items()}
+    if not any(chance.values()):
+        return [f"No trial reached the target ({shown})."]
+    first, *others = sorted(
+        names, key=lambda name: (median[name], -chance[name], outcomes[name].steps_to_target(k).mean)
+    )
+    often = f"{format_percent(chance[first])} of repetitions"
+    if math.isinf(median[first]):
+        return [f"No optimizer reaches the target ({shown}) in most repetitions; {first} does most often ({often})."]
+    steps = outcomes[first].steps_interval(k)
+    ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
+    lines = [
+        f"{first} reaches the target ({shown}) first: a median of {format_count(median[first])} steps ({LEVEL:.0%} "
+        f"confidence interval {ends}), in {often}."
+    ]
+    separated = {(test.better, test.worse) for test in results.step_tests() if test.separated}
+    slower = [name for name in others if (first, name) in separated]
+    close = [name for name in others if (first, name) not in separated]
+    described = {name: f"{name} ({_steps(median[name], chance[name])})" for name in others}
+    if slower:
+        lines.append(
+            f"It is faster than {join_words([described[name] for name in slower])}, more than chance explains."
+        )
+    if close:
+        lines.append(f"Not clearly faster than {join_words([described[name] for name in close], 'or')}.")
+    lines.append(f"Steps are known to {pluralize(results.study.eval_interval, 'step')}, the evaluation interval.")
+    transient = {name: outcome for name, outcome in outcomes.items() if outcome.transient}
+    if transient:
+        counts = [
+            f"{outcome.transient} of {int(np.isfinite(outcome.steps).sum())} ({name})"
+            for name, outcome in transient.items()
+        ]
+        lines.append(f"Some trials reached the target only for a while and ended short of it: {join_words(counts)}.")
+    return lines
+
+
+def _steps(median: float, chance: float) -> str:
+    steps = "no median" if math.isinf(median) else f"{format_count(median)} steps"
+    return f"{steps}, {format_percent(chance)}"
 
 
 def _inclusions(results: Results) -> list[str]:
-    findings = [finding for finding in audit(results, results.k()) if finding.verdict != "unknown"]
+    findings = [finding for finding in audit(results, results.k()) if finding.verdict is not Verdict.UNKNOWN]
     if not findings:
         return []
-    verdicts = [finding.verdict.value for finding in findings]
-    kinds = ("consistent", "no separation", "violated")
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in kinds if verdict in verdicts]
+    groups = []
+    for verdict in (Verdict.CONSISTENT, Verdict.NO_SEPARATION, Verdict.VIOLATED, Verdict.NOT_COVERED):
+        members = [finding for finding in findings if finding.verdict is verdict]
+        name = "not covered by this study's spaces" if verdict is Verdict.NOT_COVERED else verdict
+        pairs = (f"{finding.edge.special} ⊆ {finding.edge.general} {finding.coverage.text}" for finding in members)
+        if members:
+            groups.append(f"{len(members)} {name} ({', '.join(pairs)})")
     return [
-        f"Inclusions (each general optimizer against its special case): {', '.join(counts)}.",
-        *(str(finding) for finding in findings if finding.verdict == "violated"),
+        f"Inclusions, with how much of the special optimizer's space the general one's covers: {'; '.join(groups)}.",
+        *(f"Coverage unknown: {obstacle}." for obstacle in coverage_obstacles(findings)),
+        *(str(finding) for finding in findings if finding.loses),
     ]
 
 

@@ -84,6 +84,8 @@ function pValue(ours, theirs, k, permutations, enough) {
   const ends = labeled.map(([v], i) => i + 1 === n || labeled[i + 1][0] !== v);
   const table = size => Float64Array.from({ length: size + 1 }, (_, c) => ((size - c) / size) ** k);
   const a = table(m), b = table(n - m);
+  // Values that decide which best is lower, in Python's "relevant"
+  const relevant = Math.ceil(n * (1 - CONSTANTS.negligible ** (1 / (2 * k))) - CONSTANTS.tolerance * n);
   const lead = isOurs => {  // the sum over groups of a_before · b_after − b_before · a_after
     let seen = 0, aBefore = 1, bBefore = 1, sum = 0;
     for (let i = 0; i < n; i++) {
@@ -92,7 +94,7 @@ function pValue(ours, theirs, k, permutations, enough) {
       const aAfter = a[seen], bAfter = b[i + 1 - seen];
       sum += aBefore * bAfter - bBefore * aAfter;
       aBefore = aAfter; bBefore = bAfter;
-      if (aBefore * bBefore < CONSTANTS.negligible) break;
+      if (i + 1 >= relevant) break;
     }
     return sum;
   };

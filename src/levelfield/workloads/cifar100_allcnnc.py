@@ -14,6 +14,7 @@ WORKLOAD = Workload(
     eval_interval=875,  # five epochs
     metrics=CLASSIFICATION,
     select="valid_error",
+    examples={"valid": 5_000, "test": 10_000},
     load=functools.partial(labeled_images, "cifar100"),
     **imported("levelfield.models.cifar100_allcnnc", "init", "loss", "evaluate"),
     hyperparameters=L2,

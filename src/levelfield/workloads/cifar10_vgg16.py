@@ -14,6 +14,7 @@ WORKLOAD = Workload(
     eval_interval=1755,  # five epochs
     metrics=CLASSIFICATION,
     select="valid_error",
+    examples={"valid": 5_000, "test": 10_000},
     load=functools.partial(labeled_images, "cifar10"),
     **imported("levelfield.models.cifar10_vgg16", "init", "loss", "evaluate"),
     hyperparameters=L2,

@@ -38,6 +38,7 @@ WORKLOAD = Workload(
     eval_interval=250,
     metrics=CLASSIFICATION,
     select="valid_error",
+    examples={"valid": _VALID, "test": 2_000},
     load=load,
     **imported("levelfield.models.fashion_mini", "init", "loss", "evaluate"),
     slots_per_core=1,

@@ -14,6 +14,7 @@ WORKLOAD = Workload(
     eval_interval=500,
     metrics=CLASSIFICATION,
     select="valid_error",
+    examples={"valid": 5_000, "test": 10_000},
     load=functools.partial(labeled_images, "fashion_mnist"),
     **imported("levelfield.models.fashion_mnist_cnn", "init", "loss", "evaluate"),
     hyperparameters=L2,

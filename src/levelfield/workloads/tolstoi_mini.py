@@ -44,6 +44,7 @@ WORKLOAD = Workload(
     eval_interval=500,
     metrics=CLASSIFICATION,
     select="valid_error",
+    examples={"valid": _EVALUATED * WINDOW, "test": _EVALUATED * WINDOW},
     load=load,
     **imported("levelfield.models.tolstoi_mini", "init", "loss", "evaluate"),
 )
