@@ -386,7 +386,15 @@ def cli(command, made, tmp_path):
 def test_the_command_prints_a_table_and_sentences_and_writes_a_page(cli, tmp_path):
     code, out, err = cli("summary", "first.toml", "second.toml")
     assert (code, err) == (0, "")
-    for words in ("2 studies", "mean rank", "95% CI", "geometric mean", "missed", "not in second", "0.83"):
+    for words in (
+        "Summary of first and second",
+        "mean rank",
+        "95% CI",
+        "geometric mean",
+        "missed",
+        "not in second",
+        "0.83",
+    ):
         assert words in out
     assert out.endswith("report: levelfield-out/summary/summary.html\n")
     assert "vegaEmbed" in (tmp_path / "levelfield-out/summary/summary.html").read_text()
@@ -401,8 +409,19 @@ def test_the_command_prints_json(cli, tmp_path):
     assert rows["b"]["score"] == pytest.approx(5 / 6)
     assert rows["c"]["worst_ratio"] is None  # infinite
     assert rows["c"]["missed"] == ["first"]
-    assert printed["report"] == "here/summary.html"
+    assert printed["report"] == "here/summary-trials3.html"  # not the full studies' page
     assert printed["sentences"]
+
+
+def test_a_dry_run_is_said_first(command, made, tmp_path):
+    for seed, name in enumerate(["first", "second"]):
+        study = study_of(name, "ab", seed, steps=80, trials=20, pool=100)
+        (tmp_path / f"{name}.toml").write_text(study.to_toml())
+        made(study.scaled(0.1), {"a": trials(1, 0.5), "b": trials(2, 0.4)}, store=tmp_path / "trials.db")
+    code, out, err = command("summary", "first.toml", "second.toml", "--scale", "0.1", "--store", "trials.db")
+    assert (code, err) == (0, "")
+    assert out.startswith("first_0.1x: Scaled to 0.1 of the study's steps, trials, and pool: a dry run, not a result.")
+    assert "report: levelfield-out/summary/summary-scale0.1.html" in out
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,24 @@
 """The command on several studies: summary."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from levelfield.cli.common import Json, Pool, Scale, Seed, Steps, StoreOption, Trials, app, print_json, store_name
+from levelfield.cli.common import (
+    Json,
+    Overrides,
+    Pool,
+    Scale,
+    Seed,
+    Steps,
+    StoreOption,
+    Trials,
+    app,
+    print_json,
+    store_name,
+)
 from levelfield.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +44,7 @@ def summary(
     """Compare optimizers across several studies without training, and write summary.html.
 
     Optimizers are matched by name, and each study is compared at its own K. The other options describe how the studies
-    were run. Without --store, each study is read from its own folder.
+    were run; the page's name says so. Without --store, each study is read from its own folder.
     """
     from levelfield import comparison
 
@@ -39,9 +52,11 @@ def summary(
         raise UsageError(f"{studies[0]}: expected at least two studies; 'levelfield report' shows one")
     if trials is not None and trials < 1:
         raise UsageError(f"--trials {trials}: expected an integer of at least 1")
-    comparisons = [_load(name, store, pool=pool, steps=steps, seed=seed, scale=scale) for name in studies]
+    comparisons = [_load(name, store, scale, pool=pool, steps=steps, seed=seed, trials=trials) for name in studies]
     summarized = comparison.summary(comparisons, k=trials)
-    path = (out or Path("levelfield-out/summary")) / "summary.html"
+    options = {"trials": trials, "pool": pool, "steps": steps, "seed": seed}
+    overrides = Overrides({name: str(value) for name, value in options.items() if value is not None}, scale)
+    path = overrides.page(out or Path("levelfield-out/summary"), "summary", shared_folder=True)
     if as_json:
         report = summarized.write_report(path)
         return print_json(summarized.as_dict() | {"sentences": summarized.sentences(), "report": str(report)})
@@ -52,18 +67,21 @@ def summary(
 
 
 def _load(
-    name: str, store: str | None, *, pool: int | None, steps: int | None, seed: int | None, scale: float | None
+    name: str, store: str | None, scale: float | None, *, trials: int | None, **changes: int | None
 ) -> "Comparison":
+    """Read a study as it was run; ``trials`` only changes its K."""
     from levelfield.comparison import Comparison
     from levelfield.study import load_study
 
-    study = load_study(name)
+    full = load_study(name)
     if scale is not None:
-        study = study.scaled(scale)
-    study = study.replace(pool=pool, steps=steps, seed=seed)
-    comparison = Comparison.load(study, store_name(study, store, None))
-    if not any(comparison.trials.values()):
+        full = full.scaled(scale)
+    study = full.replace(**changes)
+    results = Comparison.load(study, store_name(study, store, None)).results
+    if not any(results.trials.values()):
         raise UsageError(
             f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
         )
-    return comparison
+    settings = {"trials": trials, **changes}
+    overrides = {key: str(value) for key, value in settings.items() if value not in (None, getattr(full, key))}
+    return Comparison(replace(results, overrides=overrides))

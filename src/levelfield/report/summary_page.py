@@ -17,7 +17,7 @@ from levelfield.report.charts import Names
 from levelfield.report.figure import Figure, Panel, Part, Rows, drawn_number, packed
 from levelfield.report.page import source, template, write_page
 from levelfield.report.payload import CONSTANTS, script_json
-from levelfield.report.summary_text import columns, format_bounds, format_decimal, sentences
+from levelfield.report.summary_text import caveats, columns, format_bounds, format_decimal, sentences, title
 from levelfield.report.vega import vega_bundle
 
 _SCRIPTS = ("charts.js", "tables.js", "summary.js")
@@ -39,8 +39,9 @@ def render(summary: Standings) -> str:
         for panel in figure.panels
     ]
     return template("summary.html").render(
-        title=f"Summary of {len(summary.studies)} studies",
-        sentences=sentences(summary),
+        title=title(summary),
+        caveats=caveats(summary),
+        sentences=sentences(summary)[len(caveats(summary)) :],
         columns=shown,
         rows=[
             {"color": charts.color(number), "cells": [column.text(row) for column in shown]}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from levelfield.analysis.intervals import SIGNIFICANCE, needed_trials
 from levelfield.analysis.profiles import Bounds
 from levelfield.analysis.summary import Standing, Standings, StudyStanding
-from levelfield.formatting import MISSING, format_ends, format_percent, join_words, pluralize
+from levelfield.formatting import MISSING, format_ends, join_words, pluralize
+from levelfield.report import narrative
 from levelfield.report.columns import CONFIDENCE, PERCENTILES, Text
 
 _RANK_CONFIDENCE = f"{100 * (1 - SIGNIFICANCE):.0f}% CI"
@@ -100,20 +101,30 @@ _COLUMNS = (
 # ---------------------------------------------------------------------------- sentences
 
 
+def title(summary: Standings) -> str:
+    return f"Summary of {join_words([study.results.title for study in summary.studies])}"
+
+
+def caveats(summary: Standings) -> list[str]:
+    """Return what a reader must know before anything else."""
+    return [f"{study.name}: {line}" for study in summary.studies for line in narrative.caveats(study.results)]
+
+
 def sentences(summary: Standings) -> list[str]:
-    """Return the result in words: the studies, the ranks, the steps to the targets, and what is missing."""
+    """Return the result in words: caveats, the studies, the ranks, the steps to the targets, and what is missing."""
     return [
+        *caveats(summary),
         *_setting(summary),
         *_ranks(summary),
         *_steps(summary),
         *_misses(summary),
         *_absences(summary),
-        *_caveats(summary),
+        *_limits(summary),
     ]
 
 
 def _setting(summary: Standings) -> list[str]:
-    studies = join_words([f"{study.name} (K = {study.k})" for study in summary.studies])
+    studies = join_words([_title(study) for study in summary.studies])
     lines = [f"{pluralize(len(summary.optimizers), 'optimizer')}, matched by name, in {studies}."]
     for row in summary.optimizers:
         rules: dict[str, list[str]] = {}
@@ -124,6 +135,12 @@ def _setting(summary: Standings) -> list[str]:
             parts = [f"{rule} in {join_words(names)}" for rule, names in rules.items()]
             lines.append(f"Caution: {row.optimizer} is not the same rule everywhere: {join_words(parts)}.")
     return lines
+
+
+def _title(study: StudyStanding) -> str:
+    """Return a study's name, its K, and what else differs from the study's own settings."""
+    changes = {setting: value for setting, value in study.results.overrides.items() if setting != "trials"}
+    return f"{study.name} ({', '.join([f'K = {study.k}', *(f'{key} = {value}' for key, value in changes.items())])})"
 
 
 def _ranks(summary: Standings) -> list[str]:
@@ -245,7 +262,7 @@ def _are(names: Sequence[str], singular: str = "is", plural: str = "are") -> str
     return singular if len(names) == 1 else plural
 
 
-def _caveats(summary: Standings) -> list[str]:
+def _limits(summary: Standings) -> list[str]:
     lines = []
     shared: dict[str, list[str]] = {}
     for study in summary.studies:
@@ -272,8 +289,6 @@ def _incomplete(studies: Sequence[StudyStanding]) -> list[str]:
     lines = []
     for study in studies:
         results = study.results
-        if results.study.scale < 1:
-            lines.append(f"{study.name} is a dry run ({format_percent(results.study.scale)} of the study's size).")
         short = {name: results.count(name) for name in study.places if not results.count(name).full}
         if short:
             counts = [f"{name} ({count.feasible} of {count.n})" for name, count in short.items()]
