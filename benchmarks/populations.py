@@ -135,7 +135,7 @@ STEPS: tuple[Population, ...] = (
 
 
 def fashion_mini() -> Iterator[Population]:
-    """Yield the final validation errors of fashion_mini's trials, if benchmarks/fashion_mini_pool.py has been run."""
+    """Yield the final validation errors of fashion_mini's own trials, if fashion_mini_pool.py has been run."""
     if not _FASHION_MINI.exists():
         return
     with _FASHION_MINI.open(newline="") as stream:
