@@ -240,16 +240,20 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     return tests
 
 
-def two_sided_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> list[tuple[float, LeadTest]]:
+def two_sided_tests(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int, family: int | None = None
+) -> list[tuple[float, LeadTest]]:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
-    make a study claim too much.
+    make a study claim too much. ``family``: how many tests are corrected together; default: these pairs.
     """
-    permutations = PERMUTATIONS
+    # The smallest p-value that a test can have must stay well below what the correction asks for.
+    needed = round(8 * (family or len(pairs)) / SIGNIFICANCE)
+    permutations = max(PERMUTATIONS, needed)
     if any(relevant(len(ours) + len(theirs), k) > _MANY for ours, theirs in pairs):
         # It takes long to deal so many, and such pools separate easily: as many as the correction needs.
-        permutations = min(PERMUTATIONS, max(1_999, round(8 * len(pairs) / SIGNIFICANCE)))
+        permutations = max(1_999, needed)
     leaders = [(ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours) for ours, theirs in pairs]
     tests = lead_tests(leaders, k, permutations=permutations)
     p_values = []

@@ -16,9 +16,13 @@ from rich.tree import Tree
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.protocols import Columns, flips, pairs
 from levelfield.analysis.results import Results
+from levelfield.analysis.summary import Standings
 from levelfield.formatting import MISSING, format_hyperparameters, format_interval, format_metric, pluralize
 from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
 from levelfield.report.narrative import caveats, followed_sentences, rerun_sentences, search_sentences, sentences
+from levelfield.report.summary_text import caveats as summary_caveats
+from levelfield.report.summary_text import columns, title
+from levelfield.report.summary_text import sentences as summary_sentences
 from levelfield.taxonomy.verify import Verification
 
 _PIPE_WIDTH = 120  # of output to a pipe, which has no width
@@ -121,6 +125,26 @@ def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
 
 def _lines(main: str, small: str) -> str:
     return "\n".join(part for part in (main, small) if part)
+
+
+def print_summary(summary: Standings, console: Console | None = None) -> None:
+    """Print the optimizers of several studies as a table and in words."""
+    console = _console(console)
+    shown = columns(summary)
+    first = summary_caveats(summary)
+    for line in first:
+        _print_wrapped(line, console, indent=0)
+    table = Table(title=Text(title(summary)), title_justify="left")
+    for column in shown:
+        heading = Text(_lines(column.heading.main, column.heading.small))
+        table.add_column(heading, justify="right" if column.is_number else "left", overflow="fold")
+    for row in summary.optimizers:
+        cells = [column.text(row) for column in shown]
+        table.add_row(*(Text(_lines(cell.main, cell.small)) for cell in cells))
+    console.print(table)
+    console.print()
+    for line in summary_sentences(summary)[len(first) :]:
+        _print_wrapped(line, console, indent=0)
 
 
 def print_ladder(columns: Columns, metric: str, name: str, console: Console | None = None) -> None:
