@@ -179,7 +179,7 @@ def run_copies(executor: Executor, studies: int) -> dict[Cell, Counts]:
 
 
 Simulation = Callable[[Population, int, int, int, np.random.Generator], Counts]
-_populations: dict[tuple[str, str], tuple[Simulation, Population]] = {}  # of a worker process
+POPULATIONS: dict[tuple[str, str], tuple[Simulation, Population]] = {}  # of a worker process
 
 
 def prepare(folder: Path | None, only: str) -> None:
@@ -190,7 +190,7 @@ def prepare(folder: Path | None, only: str) -> None:
         "steps": (steps_to_target, [*STEPS, *steps]),
         "even": (even_spreads, [drawn("normal", ndtri)]),
     }
-    _populations.update(
+    POPULATIONS.update(
         ((part, population.name), (simulation, population))
         for part, (simulation, populations) in parts.items()
         for population in populations
@@ -199,14 +199,14 @@ def prepare(folder: Path | None, only: str) -> None:
 
 
 def task(part: str, name: str, n: int, k: int, chunk: int) -> Counts:
-    simulation, population = _populations[part, name]
+    simulation, population = POPULATIONS[part, name]
     seed = [chunk, n, k, *f"{part} {name}".encode()]
     return simulation(population, n, k, CHUNK, np.random.default_rng(seed))
 
 
 def simulate(executor: Executor, chunks: int) -> dict[tuple[str, str, int, int], Counts]:
     """Run all cells of the grid, the longest first."""
-    cells = [(part, name, n, k) for n, k in sorted(SIZES, reverse=True) for part, name in _populations]
+    cells = [(part, name, n, k) for n, k in sorted(SIZES, reverse=True) for part, name in POPULATIONS]
     futures = [(cell, executor.submit(task, *cell, chunk)) for cell in cells for chunk in range(chunks)]
     merged: dict[tuple[str, str, int, int], Counts] = defaultdict(dict)
     for cell, future in futures:

@@ -135,7 +135,9 @@ STEPS: tuple[Population, ...] = (
 
 
 def fashion_mini() -> Iterator[Population]:
-    """Yield the final validation errors of fashion_mini's own trials."""
+    """Yield the final validation errors of fashion_mini's own trials, if fashion_mini_pool.py has been run."""
+    if not _FASHION_MINI.exists():
+        return
     with _FASHION_MINI.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     for name in dict.fromkeys(row["optimizer"] for row in rows):

@@ -183,7 +183,8 @@ def trials_key(optimizer: int, axis: int) -> str:
 
 
 OUTCOMES, REPORTED = panel_key("outcomes", "select"), panel_key("outcomes", "report")
-STEPS, BEST_OF_K, SELECTION = panel_key("steps"), panel_key("best-of-k", "select"), panel_key("selection", "report")
+STEPS, SELECTION = panel_key("steps"), panel_key("selection", "report")
+BEST_OF_K, BEST_OF_K_REPORTED = panel_key("best-of-k", "select"), panel_key("best-of-k", "report")
 WINS, RANKS, INCLUSIONS = panel_key("pairs", chart="wins"), panel_key("pairs", chart="ranks"), panel_key("inclusions")
 
 DRAWN = f"""async () => Promise.all(window.page.charts.filter(chart => chart.live).map(async chart => {{
@@ -318,12 +319,13 @@ def expected_charts(view: lf.Comparison, whole: lf.Comparison, report: str, ks: 
         for number, name in numbers.items()
         for i, selector in enumerate(METRICS)
     ]
-    rows[BEST_OF_K] = [
-        {"optimizer": number, "name": name, "k": k, "cost": view.outcome(name).cost(k)}
-        | estimate(view.outcome(name).best(k))
-        for number, name in numbers.items()
-        for k in ks
-    ]
+    for key, metric in ((BEST_OF_K, study.select), (BEST_OF_K_REPORTED, report)):
+        rows[key] = [
+            {"optimizer": number, "name": name, "k": k, "cost": view.outcome(name).cost(k)}
+            | estimate(view.outcome(name).best(k, metric))
+            for number, name in numbers.items()
+            for k in ks
+        ]
     audited = {line[0]: line for line in expected_audit(view, whole)}
     for row in rows.get(INCLUSIONS, []):
         if "inclusion" in row:

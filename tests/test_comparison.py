@@ -544,3 +544,13 @@ def test_a_pool_below_4_3_k_is_warned_about(made):
     assert "pool = 9 or more, or trials = 1 or fewer" in warning
     losses = losses + losses[:1]
     assert "4.3" not in " ".join(made(make_study(trials=2, pool=9), {"sgd": losses, "momentum": losses}).sentences())
+
+
+def test_a_study_that_selects_by_the_test_set_says_so_first(compared):
+    """What is shown beside it was measured on data that did not select."""
+    by_test = compared.at(select="test_error")
+    assert by_test.sentences()[0] == (
+        "Trials are selected by test_error, so their test_error is optimistic; see valid_error instead."
+    )
+    assert by_test.rows()[0]["valid_error"] == by_test.outcome("sgd").best(4, "valid_error").mean
+    assert not any("optimistic" in sentence for sentence in compared.sentences())

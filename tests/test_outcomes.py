@@ -143,6 +143,23 @@ def test_metrics_that_disagree_select_different_trials():
 
 
 @pytest.mark.parametrize(
+    ("select", "metrics", "reported"),
+    [
+        ("valid_error", "train_loss valid_loss valid_error test_loss test_error", "test_error"),
+        ("train_loss", "train_loss valid_loss valid_error test_loss test_error", "test_loss"),
+        ("test_error", "train_loss valid_loss valid_error test_loss test_error", "valid_error"),
+        ("valid_perplexity", "train_loss valid_perplexity test_loss test_error", "test_loss"),
+        ("train_loss", "train_loss valid_loss", "valid_loss"),
+        ("valid_loss", "train_loss valid_loss", None),  # nothing else is held out
+        ("test_error", "train_loss train_error test_error", None),
+        ("train_loss", "train_loss", None),
+    ],
+)
+def test_the_reported_metric_is_of_data_that_did_not_select(select, metrics, reported):
+    assert Outcome("ours", [], 0, dict.fromkeys(metrics.split(), Direction.MINIMIZE), select).test_metric == reported
+
+
+@pytest.mark.parametrize(
     ("target", "steps"),
     [
         (Target("error", 0.2), [30, 20]),

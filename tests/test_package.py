@@ -29,6 +29,7 @@ def test_public_names():
         "Outcome",
         "Store",
         "Study",
+        "Summary",
         "Target",
         "Workload",
         "beats",
@@ -48,6 +49,7 @@ def test_public_names():
         "rerun_study",
         "separated",
         "simulate",
+        "summary",
         "verify",
     }
     for name in lf.__all__:
@@ -122,6 +124,11 @@ READING = {
 def test_reading_a_store_loads_no_jax(name, study, tmp_path):
     shutil.copy(FIXTURES / "old_store.sqlite", tmp_path / "trials.db")
     assert not loaded_by_command(tmp_path, *READING[name], OLD_STUDIES[study], "--store", "trials.db") & JAX
+
+
+def test_a_summary_loads_no_jax(tmp_path):
+    shutil.copy(FIXTURES / "old_store.sqlite", tmp_path / "trials.db")
+    assert not loaded_by_command(tmp_path, "summary", *OLD_STUDIES.values(), "--store", "trials.db") & JAX
 
 
 @pytest.mark.parametrize("arguments", [["studies"], ["workloads"], ["data", "list"]], ids=" ".join)

@@ -145,7 +145,7 @@ def assert_in_sight(page: Any, better: str) -> list[dict[str, Any]]:
 
 def test_errors_in_sight(opened, made):
     shown = assert_in_sight(opened(four_optimizers(made)), "low")
-    assert len(shown) == 2 + len(OPTIMIZERS)
+    assert len(shown) == 3 + len(OPTIMIZERS)
 
 
 def test_accuracies_in_sight(opened, accuracies):
@@ -155,7 +155,7 @@ def test_accuracies_in_sight(opened, accuracies):
 def test_one_trial_in_sight(opened, made):
     """A line through a single K has no length, so the chart has points instead."""
     shown = [chart for chart in assert_in_sight(opened(one_trial(made)), "low") if "k" in chart["rows"][0]]
-    assert [chart["points"] for chart in shown] == [len(LITTLE), len(LITTLE)]
+    assert [chart["points"] for chart in shown] == [len(LITTLE)] * 3
 
 
 def test_axes_show_short_numbers(opened, made):

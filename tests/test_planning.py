@@ -194,6 +194,30 @@ def test_the_best_choice_depends_on_the_budget():
     assert plan(outcomes, 0.20).choices[0].optimizer == "lucky"
 
 
+def test_the_plan_reports_data_that_did_not_select():
+    """Of the trial that the validation set selects, the test error."""
+    pairs = [(0.1, 0.3), (0.2, 0.1), (0.3, 0.2)]
+    metrics = {"valid_error": Direction.MINIMIZE, "test_error": Direction.MINIMIZE}
+    trials = [
+        Trial(
+            Point(i, {}, i),
+            Status.FEASIBLE,
+            Curve(np.array([100]), {"valid_error": np.array([valid]), "test_error": np.array([test])}),
+            seconds=36.0,
+        )
+        for i, (valid, test) in enumerate(pairs)
+    ]
+    advice = plan({"ours": Outcome("ours", trials, 3, metrics, "valid_error", spent=300)}, 0.0201)
+    draws = [min(pairs[i], pairs[j]) for i in range(3) for j in range(3)]  # two of three, with replacement
+    (choice,) = advice.choices
+    assert (choice.expected, choice.reported) == pytest.approx(np.mean(draws, axis=0))
+    assert advice.sentences()[-1] == (
+        f"  ours: expected valid_error {choice.expected:.2%} and test_error {choice.reported:.2%} with 2 trials "
+        f"(36 s per trial)"
+    )
+    assert advice.as_dict()["report"] == "test_error"
+
+
 # Nothing to compare
 
 

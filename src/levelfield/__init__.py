@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from levelfield.analysis.best_of import Estimate, best_of
     from levelfield.analysis.intervals import Interval, beats, interval, separated
     from levelfield.analysis.outcomes import Outcome
-    from levelfield.comparison import Comparison, compare, ladder, refine, rerun_study
+    from levelfield.comparison import Comparison, Summary, compare, ladder, refine, rerun_study, summary
     from levelfield.data import Data
     from levelfield.datasets import register_dataset
     from levelfield.datasets.sources import Dataset
@@ -49,6 +49,7 @@ _MODULES = {
     "Outcome": "analysis.outcomes",
     "Store": "store",
     "Study": "study",
+    "Summary": "comparison",
     "Target": "trial",
     "Workload": "workload",
     "beats": "analysis.intervals",
@@ -68,6 +69,7 @@ _MODULES = {
     "rerun_study": "comparison",
     "separated": "analysis.intervals",
     "simulate": "taxonomy.simulation",
+    "summary": "comparison",
     "verify": "taxonomy.verify",
 }
 
@@ -84,6 +86,7 @@ __all__ = [
     "Outcome",
     "Store",
     "Study",
+    "Summary",
     "Target",
     "Workload",
     "beats",
@@ -103,6 +106,7 @@ __all__ = [
     "rerun_study",
     "separated",
     "simulate",
+    "summary",
     "verify",
 ]
 

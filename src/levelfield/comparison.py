@@ -15,10 +15,12 @@ from levelfield.analysis.intervals import Chance, Interval, beats
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.results import Followed, Results
+from levelfield.analysis.summary import Standing, Standings, StudyStanding, standings
 from levelfield.derive import ladder as ladders
 from levelfield.derive import refine as refinements
-from levelfield.derive import rerun as reruns
+from levelfield.derive import rerun as rerun_studies
 from levelfield.derive.refine import Refinement
+from levelfield.errors import UnknownName
 from levelfield.executors import Executor
 from levelfield.store import Store
 from levelfield.study import Study
@@ -208,15 +210,29 @@ def compare(
     executor: str | Executor = "local",
     listener: run.Listener | None = None,
     seed_inclusions: bool = False,
+    reruns: int = 0,
+    stale: run.Stale | None = None,
 ) -> Comparison:
     """Run what is missing of a study, then compare its optimizers.
 
     An optimizer whose pool cannot be filled is compared as far as it got; ``comparison.complete`` tells. With
     ``seed_inclusions``, each general optimizer also trains its special cases' best points, as extra trials that no
-    statistic counts (``comparison.followed``). The default store is the CLI's: levelfield-out/STUDY/trials.db.
+    statistic counts (``comparison.followed``). With ``reruns``, each optimizer's best trial is trained again with this
+    many new seeds (``comparison.reruns``): its own metric is optimistic, because it was selected by it. The default
+    store is the CLI's: levelfield-out/STUDY/trials.db.
+
+    If the study's custom code has changed since trials were stored, this raises, unless ``stale`` is "retrain" (train
+    them again; the store keeps the old ones apart) or "keep" (count them as they are).
     """
     results, _ = run.compare(
-        study, store, executor=executor, slots=slots, listener=listener, seed_inclusions=seed_inclusions
+        study,
+        store,
+        executor=executor,
+        slots=slots,
+        listener=listener,
+        seed_inclusions=seed_inclusions,
+        reruns=reruns,
+        stale=stale,
     )
     return Comparison(results)
 
@@ -235,4 +251,96 @@ def rerun_study(
     comparison: Comparison, optimizers: Sequence[str] | None = None, seeds: int = 1, index: int | None = None
 ) -> Study:
     """Return the study that trains each optimizer's best trial, or the one at an index, with new seeds."""
-    return reruns.rerun_study(comparison.results, optimizers, seeds, index)
+    return rerun_studies.rerun_study(comparison.results, optimizers, seeds, index)
+
+
+class Summary:
+    """What several studies say about their optimizers, which are matched by name."""
+
+    def __init__(self, standings: Standings) -> None:
+        self.standings = standings
+
+    def table(self) -> polars.DataFrame:
+        """Return one row for each optimizer as a polars DataFrame: the best mean rank first, incomplete ones last."""
+        import polars
+
+        rows = [_summary_row(row) for row in self.standings.optimizers]
+        for row in rows:
+            row |= {key: ", ".join(value) for key, value in row.items() if isinstance(value, list)}
+        return polars.DataFrame(rows, infer_schema_length=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all numbers: each optimizer over all studies, and each study with its optimizers."""
+        return {
+            "optimizers": [_summary_row(row) for row in self.standings.optimizers],
+            "studies": [_summary_study(study) for study in self.standings.studies],
+        }
+
+    def profile(self, optimizer: str, tau: float) -> float:
+        """Return the share of studies in which an optimizer takes at most τ times the steps of the best one."""
+        rows = {row.optimizer: row for row in self.standings.optimizers}
+        if optimizer not in rows:
+            raise UnknownName.of("optimizer of these studies", optimizer, rows)
+        return rows[optimizer].profile(tau)
+
+    def sentences(self) -> list[str]:
+        """Return what the numbers say, in words."""
+        from levelfield.report.summary_text import sentences
+
+        return sentences(self.standings)
+
+    def write_report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML file."""
+        from levelfield.report.summary_page import write_summary
+
+        return write_summary(self.standings, Path(path))
+
+
+def _summary_row(row: Standing) -> dict[str, Any]:
+    return {
+        "optimizer": row.optimizer,
+        "mean_rank": row.mean_rank.value,
+        "mean_rank_low": row.mean_rank.low,
+        "mean_rank_high": row.mean_rank.high,
+        "rank_in_repetitions": row.rank_in_repetitions.mean,
+        "rank_in_repetitions_low": row.rank_in_repetitions.low,
+        "rank_in_repetitions_high": row.rank_in_repetitions.high,
+        "score": row.score.value,
+        "score_low": row.score.low,
+        "score_high": row.score.high,
+        "geometric_mean_ratio": row.geometric_mean,
+        "worst_ratio": row.ratios[row.worst].value if row.worst else math.nan,
+        "worst_study": row.worst or "",
+        "counted": row.counted,
+        "present": list(row.present),
+        "missing": list(row.missing),
+        "reached": row.reached,
+        "missed": row.missed,
+    }
+
+
+def _summary_study(study: StudyStanding) -> dict[str, Any]:
+    content = study.results.study
+    return {
+        "study": study.name,
+        "workload": content.workload,
+        "k": study.k,
+        "pool": content.pool,
+        "metric": content.select,
+        "target": asdict(content.target) if content.target else None,
+        "counted": study.counted,
+        "separated": [list(pair) for pair in study.separated],
+        "optimizers": {name: asdict(place) | {"reached": place.reached} for name, place in study.places.items()},
+    }
+
+
+def summary(
+    studies: Sequence[Comparison | Study], store: str | Path | Store | None = None, *, k: int | None = None
+) -> Summary:
+    """Compare the optimizers of several studies, matched by name. Trains nothing.
+
+    ``store`` holds the trials of those given as a Study; the default is the CLI's store of each. Each study is compared
+    at its own K, or all of them at ``k``.
+    """
+    comparisons = [item if isinstance(item, Comparison) else Comparison.load(item, store) for item in studies]
+    return Summary(standings([comparison.results for comparison in comparisons], k))

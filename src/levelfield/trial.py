@@ -87,6 +87,7 @@ class Trial:
     curve: Curve
     started: float = field(default=0.0)  # seconds since the epoch
     seconds: float = 0.0
+    code: str = ""  # digest of the custom code of the study that it was trained for, as the store recorded it
 
     @property
     def feasible(self) -> bool:

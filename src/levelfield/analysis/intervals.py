@@ -26,6 +26,7 @@ from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
+MARGIN = 2  # standard errors that are added to a p-value from random permutations
 _DRAWS = 2_000
 _IMPROBABLE = 1e-12  # chance of a best of k beyond which the trials are not told apart
 _POWER = 0.8
@@ -240,22 +241,26 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     return tests
 
 
-def two_sided_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> list[tuple[float, LeadTest]]:
+def two_sided_tests(
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int, family: int | None = None
+) -> list[tuple[float, LeadTest]]:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
-    A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
-    make a study claim too much.
+    A p-value from random permutations has a standard error. Twice that is added, so that the noise of the test
+    itself does not make a study claim too much. ``family``: how many tests are corrected together; default: these pairs.
     """
-    permutations = PERMUTATIONS
+    # The smallest p-value that a test can have must stay well below what the correction asks for.
+    needed = round(8 * (family or len(pairs)) / SIGNIFICANCE)
+    permutations = max(PERMUTATIONS, needed)
     if any(relevant(len(ours) + len(theirs), k) > _MANY for ours, theirs in pairs):
         # It takes long to deal so many, and such pools separate easily: as many as the correction needs.
-        permutations = min(PERMUTATIONS, max(1_999, round(8 * len(pairs) / SIGNIFICANCE)))
+        permutations = max(1_999, needed)
     leaders = [(ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours) for ours, theirs in pairs]
     tests = lead_tests(leaders, k, permutations=permutations)
     p_values = []
     for test in tests:
         reached = min(test.p_value * (1 + permutations), ENOUGH)  # permutations with at least that lead
-        p_values.append(min(1.0, 2 * test.p_value * (1 + 1 / math.sqrt(reached))))
+        p_values.append(min(1.0, 2 * test.p_value * (1 + MARGIN / math.sqrt(reached))))
     return list(zip(p_values, tests, strict=True))
 
 

@@ -16,9 +16,13 @@ from rich.tree import Tree
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.protocols import Columns, flips, pairs
 from levelfield.analysis.results import Results
+from levelfield.analysis.summary import Standings
 from levelfield.formatting import MISSING, format_hyperparameters, format_interval, format_metric, pluralize
 from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
-from levelfield.report.narrative import followed_sentences, rerun_sentences, search_sentences, sentences
+from levelfield.report.narrative import caveats, followed_sentences, rerun_sentences, search_sentences, sentences
+from levelfield.report.summary_text import caveats as summary_caveats
+from levelfield.report.summary_text import columns, title
+from levelfield.report.summary_text import sentences as summary_sentences
 from levelfield.taxonomy.verify import Verification
 
 _PIPE_WIDTH = 120  # of output to a pipe, which has no width
@@ -35,12 +39,17 @@ def _console(console: Console | None) -> Console:
 
 def print_comparison(results: Results, console: Console | None = None) -> None:
     console = _console(console)
+    first = caveats(results)
+    for line in first:
+        _print_wrapped(line, console, indent=0)
+    if first:
+        console.print()
     _print_table(results, console)
     search_heading = "Possible problems with the searches:"
     if any(not boundary.settled for boundary in boundaries(results)):
         search_heading = "Possible problems with the searches ('levelfield refine' proposes better ranges):"
     for heading, lines in (
-        ("", sentences(results)),
+        ("", sentences(results)[len(first) :]),
         ("Extra trials that imitate best trials (not counted in any statistic):", followed_sentences(results)),
         ("The best trials with new seeds:", rerun_sentences(results)),
         (search_heading, search_sentences(results)),
@@ -89,7 +98,7 @@ def _print_table(results: Results, console: Console) -> None:
 
 def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
     study = results.study
-    title = Text(f"{study.name}: best of {pluralize(results.k(), 'trial')} by {study.select}")
+    title = Text(f"{results.title}: best of {pluralize(results.k(), 'trial')} by {study.select}")
     if wide:
         table = Table(title=title, title_justify="left")
     else:
@@ -118,10 +127,30 @@ def _lines(main: str, small: str) -> str:
     return "\n".join(part for part in (main, small) if part)
 
 
-def print_ladder(columns: Columns, metric: str, console: Console | None = None) -> None:
+def print_summary(summary: Standings, console: Console | None = None) -> None:
+    """Print the optimizers of several studies as a table and in words."""
+    console = _console(console)
+    shown = columns(summary)
+    first = summary_caveats(summary)
+    for line in first:
+        _print_wrapped(line, console, indent=0)
+    table = Table(title=Text(title(summary)), title_justify="left")
+    for column in shown:
+        heading = Text(_lines(column.heading.main, column.heading.small))
+        table.add_column(heading, justify="right" if column.is_number else "left", overflow="fold")
+    for row in summary.optimizers:
+        cells = [column.text(row) for column in shown]
+        table.add_row(*(Text(_lines(cell.main, cell.small)) for cell in cells))
+    console.print(table)
+    console.print()
+    for line in summary_sentences(summary)[len(first) :]:
+        _print_wrapped(line, console, indent=0)
+
+
+def print_ladder(columns: Columns, metric: str, name: str, console: Console | None = None) -> None:
     """Print each rule's expected best on each rung, who leads, and where pairs change places."""
     console = _console(console)
-    table = Table(title=Text(f"{metric}, mean and {PERCENTILES}"), title_justify="left")
+    table = Table(title=Text(f"{name}: {metric}, mean and {PERCENTILES}"), title_justify="left")
     table.add_column("rule", no_wrap=True)
     for label in columns:
         table.add_column(Text(label), justify="right", no_wrap=True)
@@ -131,8 +160,12 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
             best = column[rule].outcome.best(column[rule].k) if rule in column else None
             if best is None or math.isnan(best.mean):
                 cells.append(MISSING)
-            else:
-                cells.append(f"{format_metric(metric, best.mean)}\n{format_interval(metric, best.low, best.high)}")
+                continue
+            lines = [format_metric(metric, best.mean), format_interval(metric, best.low, best.high)]
+            if report := column[rule].outcome.test_metric:
+                value = column[rule].outcome.best(column[rule].k, report).mean
+                lines.append(f"{report} {format_metric(report, value)}")
+            cells.append("\n".join(lines))
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print()

@@ -51,7 +51,7 @@ class Column:
 
 
 def reported_metric(results: Results) -> str:
-    """Return the metric shown beside the selection metric: its counterpart on the test set, if there is one."""
+    """Return the metric shown beside the selection metric: one on data that did not select, if there is one."""
     outcome = next(iter(results.outcomes.values()))
     return outcome.test_metric or outcome.select
 

@@ -33,7 +33,7 @@ from levelfield.report.figure import Figure, Part
 from levelfield.report.figures import figures
 from levelfield.report.latex import latex_tables
 from levelfield.report.methods import methods
-from levelfield.report.narrative import sentences
+from levelfield.report.narrative import caveats, sentences
 from levelfield.report.payload import CONSTANTS, page_data, script_json
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.report.vega import vega_bundle
@@ -47,8 +47,12 @@ _FILE_CONFIG = {"view": {"stroke": None}, "axis": {"gridColor": "#e4e4e4"}}
 
 
 def write_report(results: Results, path: Path, protocols: Sequence[Results] = ()) -> Path:
-    """Write the page. A reader never sees half of it."""
-    page = render(results, protocols)
+    """Write the report of a study."""
+    return write_page(render(results, protocols), path)
+
+
+def write_page(page: str, path: Path) -> Path:
+    """Write a page. A reader never sees half of it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
@@ -126,9 +130,13 @@ def render(results: Results, protocols: Sequence[Results] = (), version: str | N
     drawn = figures(results, protocols)
     numbers = {name: number for number, name in enumerate(results.outcomes)}
     tables = space_tables(study)
-    return _template("page.html").render(
+    first = caveats(results)
+    everywhere = dict.fromkeys([*first, *(sentence for other in protocols for sentence in caveats(other))])
+    return template("page.html").render(
         study=study,
-        sentences=sentences(results),
+        title=results.title,
+        caveats=list(everywhere),
+        sentences=sentences(results)[len(first) :],
         complete=results.complete,
         narrowed=results.narrowed_spaces,
         report=reported_metric(results),
@@ -162,7 +170,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(_source),
+        loader=jinja2.FunctionLoader(source),
     )
     filters: dict[str, Callable[..., str]] = {"number": format_number, "count": format_count, "pluralize": pluralize}
     environment.filters |= filters
@@ -170,19 +178,21 @@ def _environment() -> jinja2.Environment:
 
 
 @functools.cache
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """Return one of the templates beside this file."""
     return _environment().get_template(name)
 
 
-def _source(name: str) -> str:
+def source(name: str) -> str:
+    """Return a file beside this one."""
     return (resources.files(__package__) / name).read_text("utf-8")
 
 
 def _script(drawn: Iterable[Figure]) -> str:
     """Return the page's own script. Each figure's is in a block, so that its names stay its own."""
-    parts = [f"const CONSTANTS = {script_json(CONSTANTS)};", *map(_source, _SCRIPTS)]
+    parts = [f"const CONSTANTS = {script_json(CONSTANTS)};", *map(source, _SCRIPTS)]
     parts += [f"{{\n{figure.script}}}" for figure in drawn if figure.script]
-    return "\n".join([*parts, _source("page.js")])
+    return "\n".join([*parts, source("page.js")])
 
 
 class _Heading:
