@@ -247,7 +247,8 @@ def two_sided_tests(
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. Twice that is added, so that the noise of the test
-    itself does not make a study claim too much. ``family``: how many tests are corrected together; default: these pairs.
+    itself does not make a study claim too much. ``family``: how many tests are corrected together, by default these
+    pairs.
     """
     # The smallest p-value that a test can have must stay well below what the correction asks for.
     needed = round(8 * (family or len(pairs)) / SIGNIFICANCE)
