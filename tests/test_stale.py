@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars
 import pytest
-from fakes import FormulaExecutor
+from fakes import FormulaExecutor, Interrupted
 
 import levelfield as lf
 from levelfield.derive.follow import followings
@@ -114,6 +114,14 @@ def test_going_back_to_the_old_code_brings_its_trials_back(changed, own, store):
     assert values(lf.compare(change(own), store, executor=executor, stale="retrain")) == [0.3, 0.4, 0.5]
     assert executor.asked == []
     assert store.count() == 9
+
+
+def test_old_trials_return_even_if_the_new_code_was_never_run_to_the_end(changed, own, store):
+    with pytest.raises(Interrupted):
+        lf.compare(changed, store, executor=FormulaExecutor(new_loss, stretches=0), stale="retrain")
+    executor = FormulaExecutor(new_loss)
+    assert values(lf.compare(change(own, OWN), store, executor=executor)) == [3.0, 2.5, 2.0]
+    assert executor.asked == []
 
 
 def test_trials_that_are_kept_are_said_to_be_mixed(changed, store):

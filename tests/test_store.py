@@ -275,6 +275,16 @@ class TestEveryStore:
             assert [trial.point.index for trial in store.trials("adam")] == [0, 2, 4]
             assert store.count() == 6
 
+    def test_versions_of_code_may_have_different_metrics(self, location: str) -> None:
+        loss = {"train_loss": Direction.MINIMIZE}
+        with Store.open(location) as store:
+            store.add("adam", DEFINITION, METRICS, [trial_of(0)], HERE | {"code": "old"})
+            store.keep_code_apart("adam", "new")
+            store.add("adam", DEFINITION, loss, [trial_of(0)], HERE | {"code": "new"})
+            assert list(store.trials("adam")[0].curve.values) == list(loss)
+            store.keep_code_apart("adam", "old")
+            assert_same(store.trials("adam")[0], trial_of(0))
+
     def test_adding_no_trials_writes_nothing(self, location: str) -> None:
         with Store.open(location) as store:
             store.add("adam", DEFINITION, METRICS, [], HERE)

@@ -124,7 +124,7 @@ def compare(
         if reruns and best:
             shortages.append(run(rerun_study(results, best, reruns), store, chosen, listener, stale))
         shortage = "; ".join(str(error) for error in shortages if error)
-        return read(study, store), SearchExhausted(shortage) if shortage else None
+        return _with_extra_trials(results, store), SearchExhausted(shortage) if shortage else None
 
 
 def rerun(
@@ -155,7 +155,10 @@ def rerun(
 
 def read(study: Study, store: Store) -> Results:
     """Return the results of a study's stored trials, reruns and followed trials. Trains nothing and loads no JAX."""
-    results = read_pools(study, store)
+    return _with_extra_trials(read_pools(study, store), store)
+
+
+def _with_extra_trials(results: Results, store: Store) -> Results:
     pairs = [(following, _stored(following, store)) for following in followings(results)]
     followed = [following.paired(trial) for following, trial in pairs if trial]
     return replace(results, followed=followed, reruns=_stored_reruns(results, store))
@@ -271,15 +274,16 @@ def settle_code(study: Study, store: Store, stale: Stale | None = None) -> None:
     """Deal with stored trials of another version of the custom code, so that versions are never mixed unknowingly.
 
     Raises StaleTrials unless ``stale`` says what to do: "retrain" sets them aside, "keep" counts them as they are.
+    Trials of the current version that were set aside return.
     """
     if stale not in (None, "retrain", "keep"):
         raise UsageError(f"stale = {stale!r}: expected 'retrain' or 'keep'")
     counts = _stale_counts(study, store)
     if counts and stale is None:
         raise StaleTrials(f"{join_words(list(counts.values()))} were trained with {_other_code(study)}")
-    if stale == "retrain":
-        for name in counts:
-            store.keep_code_apart(study.identity(name), study.code_version(name))
+    for name in study.optimizers:
+        if (current := study.code_version(name)) and (stale == "retrain" or name not in counts):
+            store.keep_code_apart(study.identity(name), current)
 
 
 def _stale_counts(study: Study, store: Store) -> dict[str, str]:

@@ -212,21 +212,30 @@ class Store:
         this version that were set aside before return.
         """
         with self._connect() as connection:
-            row = connection.execute(sa.select(_optimizers).where(_optimizers.c.id == optimizer)).one_or_none()
-            if row is None:
-                return
             codes = _codes(connection, optimizer)
+            own = _trials.c.optimizer == optimizer
             for other in {version for version in codes.values() if version not in ("", code)}:
-                definition = json.dumps(json.loads(row.definition) | {"code": other})
-                aside = {"id": _aside(optimizer, other), "definition": definition, "metrics": row.metrics}
-                connection.execute(self._insert(_optimizers).on_conflict_do_nothing(), [aside])
-                stale = sa.and_(
-                    _trials.c.optimizer == optimizer,
-                    _trials.c.provenance.in_([key for key, version in codes.items() if version == other]),
-                )
-                _move(connection, stale, aside["id"])
-                connection.execute(sa.delete(_trials).where(stale))  # what is left was set aside before
-            _move(connection, _trials.c.optimizer == _aside(optimizer, code), optimizer)
+                stale = own & _trials.c.provenance.in_([key for key, version in codes.items() if version == other])
+                self._move(connection, stale, optimizer, _aside(optimizer, other))
+                before = sa.select(_trials.c.index).where(_trials.c.optimizer == _aside(optimizer, other))
+                again = stale & _trials.c.index.in_(before.scalar_subquery())  # the same trials, set aside before
+                connection.execute(sa.delete(_trials).where(again))
+            if connection.scalar(sa.select(sa.func.count()).where(own)) == 0:  # other code may have other metrics
+                connection.execute(sa.delete(_optimizers).where(_optimizers.c.id == optimizer))
+            aside = _aside(optimizer, code)
+            self._move(connection, _trials.c.optimizer == aside, aside, optimizer)
+
+    def _move(self, connection: sa.Connection, chosen: sa.ColumnElement[bool], source: str, destination: str) -> None:
+        """File trials under another optimizer, except for those that it already has."""
+        row = connection.execute(sa.select(_optimizers).where(_optimizers.c.id == source)).one_or_none()
+        if row is None:
+            return
+        content = [{"id": destination, "definition": row.definition, "metrics": row.metrics}]
+        connection.execute(self._insert(_optimizers).on_conflict_do_nothing(), content)
+        if connection.scalar(sa.select(_optimizers.c.metrics).where(_optimizers.c.id == destination)) == row.metrics:
+            taken = sa.select(_trials.c.index).where(_trials.c.optimizer == destination).scalar_subquery()
+            moved = sa.update(_trials).where(chosen, _trials.c.index.not_in(taken))
+            connection.execute(moved.values(optimizer=destination))
 
     def close(self) -> None:
         self._engine.dispose()
@@ -289,13 +298,6 @@ def _codes(connection: sa.Connection, optimizer: str) -> dict[str, str]:
 
 def _aside(optimizer: str, code: str) -> str:
     return f"{optimizer}@{code}"
-
-
-def _move(connection: sa.Connection, chosen: sa.ColumnElement[bool], optimizer: str) -> None:
-    """File trials under another optimizer, except for those that it already has."""
-    taken = sa.select(_trials.c.index).where(_trials.c.optimizer == optimizer).scalar_subquery()
-    moved = sa.update(_trials).where(chosen, _trials.c.index.not_in(taken))
-    connection.execute(moved.values(optimizer=optimizer))
 
 
 def _trial(row: Any, metrics: list[str], code: str) -> Trial:

@@ -26,6 +26,7 @@ from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
+MARGIN = 2  # standard errors that are added to a p-value from random permutations
 _DRAWS = 2_000
 _IMPROBABLE = 1e-12  # chance of a best of k beyond which the trials are not told apart
 _POWER = 0.8
@@ -245,8 +246,8 @@ def two_sided_tests(
 ) -> list[tuple[float, LeadTest]]:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
-    A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
-    make a study claim too much. ``family``: how many tests are corrected together; default: these pairs.
+    A p-value from random permutations has a standard error. Twice that is added, so that the noise of the test
+    itself does not make a study claim too much. ``family``: how many tests are corrected together; default: these pairs.
     """
     # The smallest p-value that a test can have must stay well below what the correction asks for.
     needed = round(8 * (family or len(pairs)) / SIGNIFICANCE)
@@ -259,7 +260,7 @@ def two_sided_tests(
     p_values = []
     for test in tests:
         reached = min(test.p_value * (1 + permutations), ENOUGH)  # permutations with at least that lead
-        p_values.append(min(1.0, 2 * test.p_value * (1 + 1 / math.sqrt(reached))))
+        p_values.append(min(1.0, 2 * test.p_value * (1 + MARGIN / math.sqrt(reached))))
     return list(zip(p_values, tests, strict=True))
 
 
