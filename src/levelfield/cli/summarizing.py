@@ -13,7 +13,6 @@ from levelfield.cli.common import (
     Scale,
     Seed,
     Steps,
-    StoreOption,
     Trials,
     app,
     print_json,
@@ -27,15 +26,20 @@ if TYPE_CHECKING:
 
 @app.command()
 def summary(
-    studies: Annotated[
-        list[str], typer.Argument(metavar="STUDY STUDY …", help="Built-in studies or paths of .toml files.")
-    ],
+    studies: Annotated[list[str], typer.Argument(metavar="STUDY", help="Built-in studies or paths of .toml files.")],
     trials: Trials = None,
     pool: Pool = None,
     steps: Steps = None,
     seed: Seed = None,
     scale: Scale = None,
-    store: StoreOption = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL",
+            help="One store for all studies: a file or a postgresql:// URL.  [default: each study's own]",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for summary.html.  [default: levelfield-out/summary]")
     ] = None,
@@ -44,7 +48,7 @@ def summary(
     """Compare optimizers across several studies without training, and write summary.html.
 
     Optimizers are matched by name, and each study is compared at its own K. The other options describe how the studies
-    were run; the page's name says so. Without --store, each study is read from its own folder.
+    were run; the page's name says so.
     """
     from levelfield import comparison
 

@@ -51,7 +51,7 @@ def format_bounds(bounds: Bounds) -> str:
 
 
 def _name_text(row: Standing) -> Text:
-    return Text(row.optimizer, f"not in {join_words(row.missing)}" if row.missing else "")
+    return Text(row.optimizer, f"missing in {join_words(row.missing)}" if row.missing else "")
 
 
 def _luck_text(row: Standing) -> Text:
