@@ -125,6 +125,7 @@ def render(results: Results, protocols: Sequence[Results] = (), version: str | N
     tables = space_tables(study)
     return _template("page.html").render(
         study=study,
+        k=results.k(),
         sentences=sentences(results),
         complete=results.complete,
         narrowed=results.narrowed_spaces,

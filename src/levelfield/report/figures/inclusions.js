@@ -1,16 +1,16 @@
 live("inclusions", {
+  prepare: (view, data) =>
+    ({ ...data, findings: findingsOf(view, data, view.sameTrials ? data.inclusions.map(({ p }) => p ?? NaN) : null) }),
+
   /** Audits the inclusions, as taxonomy/audit.py does. */
-  prepare: (view, data) => {
-    const ranked = number => view.optimizers[number].ranked;
-    const known = ({ special, general }) => view.optimizers[special].known || view.optimizers[general].known;
-    const pValues = holm(data.inclusions.map(inclusion => (known(inclusion)
-      ? pValue(ranked(inclusion.special), ranked(inclusion.general), view.k, data.permutations, data.enough) : NaN)));
-    const findings = data.inclusions.map(({ special, general }, i) => {
-      const worse = probabilityBetter(ranked(special), ranked(general), view.k);
-      const better = probabilityBetter(ranked(general), ranked(special), view.k);
-      return { special, general, worse, better, p: pValues[i], verdict: verdict(worse, pValues[i], data) };
-    });
-    return { ...data, findings };
+  * test(view, data) {
+    const pValues = [];
+    for (const { special, general } of data.inclusions) {
+      const pair = [view.optimizers[special], view.optimizers[general]];
+      const known = pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
+      pValues.push(known ? yield* pValue(pair[0].ranked, pair[1].ranked, view.k) : NaN);
+    }
+    return { ...data, findings: findingsOf(view, data, holm(pValues)) };
   },
 
   rows: (view, panel, { edges, nodes, findings }) => [
@@ -31,14 +31,25 @@ live("inclusions", {
       const write = (key, text) => { select(`[data-cell=${key}]`, row).textContent = text; };
       write("worse", formatPercent(finding.worse));
       write("better", formatPercent(finding.better));
-      write("p", formatPValue(finding.p));
-      write("verdict", finding.verdict);
+      write("p", finding.isTested ? formatPValue(finding.p) : "…");
+      write("verdict", finding.isTested ? finding.verdict : "testing …");
       // The evidence is about the study as it was run.
       const evidence = select("[data-cell=evidence]", row);
       if (evidence) evidence.hidden = !view.sameTrials || finding.verdict !== verdicts.VIOLATED;
     }
   },
 });
+
+/** The findings with these p-values; null while they are computed. */
+function findingsOf(view, data, pValues) {
+  return data.inclusions.map(({ special, general }, i) => {
+    const pair = [view.optimizers[special], view.optimizers[general]];
+    const enough = pair.every(({ pool }) => pool.length >= view.k), p = pValues ? pValues[i] : NaN;
+    const isKnown = enough && !(pValues && Number.isNaN(p));
+    const worse = isKnown ? view.wins(pair[0], pair[1]) : NaN, better = isKnown ? view.wins(pair[1], pair[0]) : NaN;
+    return { special, general, worse, better, p, verdict: verdict(worse, p, data), isTested: Boolean(pValues) };
+  });
+}
 
 function verdict(worse, p, { clear, significant, verdicts }) {
   if (Number.isNaN(p)) return verdicts.UNKNOWN;

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from levelfield.analysis.best_of import CLEAR
-from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_p_value, format_percent
 from levelfield.report import charts
@@ -42,13 +42,14 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         "If tuned well enough, the general optimizer is never worse."
     )
     data = {
-        "inclusions": [{"special": special, "general": general} for special, general in by_edge],
+        "inclusions": [
+            {"special": special, "general": general, "p": None if math.isnan(finding.p_value) else finding.p_value}
+            for (special, general), finding in by_edge.items()
+        ],
         "edges": edges,
         "nodes": nodes,
         "clear": CLEAR,
         "significant": SIGNIFICANT,
-        "permutations": PERMUTATIONS,
-        "enough": ENOUGH,
         "verdicts": {verdict.name: verdict.value for verdict in Verdict},
     }
     context = {

@@ -1,20 +1,27 @@
 live("pairs", {
-  rows: (view, { live: { chart } }) => (chart === "wins" ? wins(view) : ranks(view)),
+  prepare: (view, texts) => ({ claims: view.claims?.best, texts }),
+  * test(view, texts) { return { claims: view.claims.best, texts }; },
+  rows: (view, { live: { chart } }, prepared) => (chart === "wins" ? wins(view, prepared) : ranks(view)),
 });
 
-function wins({ k, shown }) {
-  return shown.flatMap(ours => shown.filter(theirs => theirs !== ours).map(theirs => {
-    const chance = probabilityBetter(ours.ranked, theirs.ranked, k);
-    const lead = chance - probabilityBetter(theirs.ranked, ours.ranked, k);
+function wins(view, { claims, texts }) {
+  const claimed = (better, worse) => claims.some(([a, b]) => a === better.number && b === worse.number);
+  const verdict = (ours, theirs) => {
+    if (!claims) return texts.testing;
+    if (claimed(ours, theirs)) return texts.better;
+    return claimed(theirs, ours) ? texts.worse : texts.open;
+  };
+  return view.comparable.flatMap(ours => view.comparable.filter(theirs => theirs !== ours).map(theirs => {
+    const chance = view.wins(ours, theirs), lead = chance - view.wins(theirs, ours);
     return {
       row: ours.number, column: theirs.number, ours: ours.name, theirs: theirs.name,
-      chance: drawnNumber(chance), lead: drawnNumber(lead),
+      chance: drawnNumber(chance), lead: drawnNumber(lead), verdict: verdict(ours, theirs),
     };
   }));
 }
 
-function ranks({ k, shown }) {
-  const probabilities = rankProbabilities(shown.map(optimizer => optimizer.ranked), k);
-  return shown.flatMap((optimizer, i) =>
+function ranks(view) {
+  const probabilities = view.ranks(view.comparable);
+  return view.comparable.flatMap((optimizer, i) =>
     probabilities[i].map((chance, rank) => ({ ...optimizer.fields, rank: rank + 1, chance: drawnNumber(chance) })));
 }

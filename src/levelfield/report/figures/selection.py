@@ -25,7 +25,7 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure:
             "name": name,
             "selector": selector,
             "selectorName": metric,
-            **estimate_fields(results.outcome(name).at(select=metric).best(results.study.trials, report)),
+            **estimate_fields(results.outcome(name).at(select=metric).best(results.k(), report)),
         }
         for number, name in names.items()
         for selector, metric in metrics.items()
