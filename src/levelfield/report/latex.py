@@ -26,6 +26,8 @@ _ESCAPES = {
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "−": "$-$",
+    "×": r"$\times$",
+    "…": r"\ldots{}",
     "–": "--",
     "<": r"\textless{}",
     ">": r"\textgreater{}",

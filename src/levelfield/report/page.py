@@ -32,6 +32,7 @@ from levelfield.report.columns import Text, page_columns, reported_metric
 from levelfield.report.figure import Figure, Part
 from levelfield.report.figures import figures
 from levelfield.report.latex import latex_tables
+from levelfield.report.methods import methods
 from levelfield.report.narrative import sentences
 from levelfield.report.payload import CONSTANTS, page_data, script_json
 from levelfield.report.spaces import is_refined, space_tables
@@ -60,7 +61,7 @@ def write_report(results: Results, path: Path, protocols: Sequence[Results] = ()
 
 
 def write_figures(results: Results, folder: Path, protocols: Sequence[Results] = ()) -> list[Path]:
-    """Write every figure as PDF, SVG and PNG, and the tables in LaTeX."""
+    """Write every figure as PDF, SVG and PNG, the tables in LaTeX, and a methods section."""
     import vl_convert
 
     paths: list[Path] = []
@@ -80,6 +81,8 @@ def write_figures(results: Results, folder: Path, protocols: Sequence[Results] =
                 write(f"{name}.png", vl_convert.vegalite_to_png(spec, ppi=200))
         for name, table in latex_tables(results).items():
             write(f"{name}.tex", table.encode())
+        for name, text in methods(results).items():
+            write(name, text.encode())
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror})") from None
     return paths

@@ -1,0 +1,142 @@
+"""A methods section for a paper's appendix: what was done in a study, as Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from levelfield.analysis.intervals import LEVEL, SIGNIFICANCE, needed_trials
+from levelfield.analysis.permutation import PERMUTATIONS
+from levelfield.analysis.results import Results
+from levelfield.formatting import format_metric, join_words, pluralize
+from levelfield.report.columns import PERCENTILES, reported_metric
+from levelfield.report.latex import latex
+from levelfield.report.spaces import space_tables
+from levelfield.taxonomy.order import inclusions
+from levelfield.workloads import get_workload
+
+_LIBRARIES = ("levelfield", "jax", "optax", "numpy")
+
+Section = tuple[str, list[str]]  # heading and sentences
+
+
+def methods(results: Results) -> dict[str, str]:
+    """Return the section by file name."""
+    sections = [("Setup", list(_setup(results))), ("Search", list(_search(results)))]
+    sections += [("Statistics", list(_statistics(results))), ("Software", list(_software(results)))]
+    return {"methods.md": _markdown(results, sections), "methods.tex": _latex(sections)}
+
+
+def _setup(results: Results) -> Iterator[str]:
+    study = results.study
+    workload = get_workload(study.workload)
+    names = join_words(list(study.optimizers))
+    yield f"We compared {names} on the workload {study.workload}: {workload.summary}."
+    yield (
+        f"Each trial trained for {pluralize(study.steps, 'step')} with a batch size of {study.batch_size:,} and was "
+        f"evaluated every {pluralize(study.eval_interval, 'step')}."
+    )
+    schedules = join_words(list(dict.fromkeys(optimizer.schedule for optimizer in study.optimizers.values())), "or")
+    yield f"Learning-rate schedule: {schedules}."
+    if study.scale < 1:
+        yield f"This was a dry run at {study.scale:.2g} of the study's steps, trials, and pool."
+
+
+def _search(results: Results) -> Iterator[str]:
+    study = results.study
+    if study.search == "grid":
+        yield "Each optimizer's hyperparameters were searched over a grid of its own."
+    else:
+        yield (
+            "Each optimizer's hyperparameters were searched over a space of its own with scrambled Sobol' points (seed "
+            f"{study.seed}), following Choi et al. (2020)."
+        )
+    yield "The search spaces are listed below."
+    if study.refined:
+        earlier = join_words(list(dict.fromkeys(change.study for change in study.refined)))
+        yield f"{pluralize(len(study.refined), 'range')} of them had been changed after earlier searches ({earlier})."
+    pools = sorted({len(outcome.pool) for outcome in results.outcomes.values()})
+    if pools == [study.pool]:
+        yield f"The pool of each optimizer holds its first {pluralize(study.pool, 'feasible trial')}."
+    else:
+        counts = [f"{len(outcome.pool)} ({name})" for name, outcome in results.outcomes.items()]
+        yield f"The pools were not all complete; of {study.pool} feasible trials they hold {join_words(counts)}."
+    lost = {name: outcome.tried - len(outcome.pool) for name, outcome in results.outcomes.items()}
+    yield "A trial is feasible if its training loss stays finite."
+    if any(lost.values()):
+        counts = [f"{count} ({name})" for name, count in lost.items() if count]
+        yield f"Infeasible trials were left out and replaced by the next points: {join_words(counts)}."
+    else:
+        yield "All trials were feasible."
+
+
+def _statistics(results: Results) -> Iterator[str]:
+    study, k = results.study, results.k()
+    reported = reported_metric(results)
+    also = f"; for the selected trial we also report {reported}" if reported != study.select else ""
+    yield f"The best of K = {k} trials is selected by {study.select} at the last step{also}."
+    yield (
+        f"We report the median best of {k}: the quantile of {study.select} over single trials at 1 − 0.5^(1/{k}) = "
+        f"{1 - 0.5 ** (1 / k):.2g}, counted from the best. Its {LEVEL:.0%} confidence interval lies between two order "
+        f"statistics of the pool and is exact for independent trials of any continuous distribution."
+    )
+    if study.pool < (needed := needed_trials(k)) and study.search != "grid":
+        yield f"It is open on the better side, because bounding it takes at least {needed} trials."
+    how = "with replacement, as in the paper" if study.replacement else "without replacement"
+    yield (
+        f"The mean and the {PERCENTILES} range describe the luck of tuning: the distribution of the best of {k} trials "
+        f"drawn from the pool {how}, computed exactly."
+    )
+    pairs = math.comb(len(results.outcomes), 2)
+    if pairs:
+        yield (
+            f"Two optimizers are called different only if a two-sided permutation test of their win rates (at most "
+            f"{PERMUTATIONS:,} permutations) rejects chance at {SIGNIFICANCE:.0%} for the whole study, with Holm's "
+            f"correction over {pluralize(pairs, 'pair')}."
+        )
+    if study.target:
+        value = format_metric(study.target.metric, study.target.value)
+        yield (
+            f"Steps to the target ({study.target.metric} {value}) are those of the fastest of {k} trials. A trial that "
+            f"misses the target counts as infinitely slow. Steps to the target are tested in the same way, with a "
+            f"correction of their own."
+        )
+    if edges := len(inclusions(study)):
+        yield (
+            f"For each of {pluralize(edges, 'inclusion')} between the optimizers, a one-sided permutation test with "
+            f"Holm's correction asks whether the more general optimizer is worse than its special case."
+        )
+    if results.reruns:
+        seeds = sorted({outcome.tried for outcome in results.reruns.values()})
+        counts = join_words([str(count) for count in seeds], "or")
+        yield f"The best trials of {join_words(list(results.reruns))} were trained again with {counts} new seeds."
+
+
+def _software(results: Results) -> Iterator[str]:
+    for entry in results.provenance:
+        versions: Mapping[str, Any] = entry.get("versions", {})
+        shown = [f"{name} {versions[name]}" for name in _LIBRARIES if name in versions]
+        device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
+        yield f"Trained with {', '.join(shown) or 'unknown versions'} on {device}, {entry.get('precision', 'float32')}."
+    codes = {entry["code"] for entry in results.provenance if "code" in entry}
+    if codes:
+        yield f"Custom code: {results.study.code} ({', '.join(sorted(code[:12] for code in codes))})."
+
+
+def _markdown(results: Results, sections: Sequence[Section]) -> str:
+    parts = ["# Methods"]
+    parts += [f"**{heading}.** {' '.join(sentences)}" for heading, sentences in sections if sentences]
+    rows = ["| optimizer | hyperparameter | range |", "|---|---|---|"]
+    for table in space_tables(results.study):
+        rows += [f"| {table.optimizer} | {row.hyperparameter} | {row.range} |" for row in table.rows]
+    return "\n\n".join([*parts, "\n".join(rows)]) + "\n"
+
+
+def _latex(sections: Sequence[Section]) -> str:
+    """Return paragraphs and the table of search spaces, which spaces.tex beside it holds."""
+    paragraphs = [
+        rf"\paragraph{{{latex(heading)}.}} {latex(' '.join(sentences))}" for heading, sentences in sections if sentences
+    ]
+    table = [r"\begin{table}[h]", r"\centering", r"\input{spaces.tex}", r"\caption{Search spaces.}", r"\end{table}"]
+    return "\n\n".join([*paragraphs, "\n".join(table)]) + "\n"
