@@ -25,10 +25,11 @@ from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, holm, lead, p_
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
+MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
+FEWEST_PERMUTATIONS, PERMUTATIONS_PER_CLAIM = 1_999, 8
 _DRAWS = 2_000
 _LEADS = 400  # permutations that show how far chance alone spreads the lead
 _POWER = 0.8
-_LARGE = 2_000  # trials of two pools
 _HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
 
@@ -249,8 +250,8 @@ def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int =
     """
     leader, other = (ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours)
     permutations = PERMUTATIONS
-    if len(ours) + len(theirs) > _LARGE:  # which separate easily and take long: as many as the correction needs
-        permutations = min(PERMUTATIONS, max(1_999, round(8 * pairs / SIGNIFICANCE)))
+    if len(ours) + len(theirs) > MANY:  # which separate easily and take long: as many as the correction needs
+        permutations = min(PERMUTATIONS, max(FEWEST_PERMUTATIONS, round(PERMUTATIONS_PER_CLAIM * pairs / SIGNIFICANCE)))
     p = p_value(leader, other, k, permutations=permutations)
     reached = min(p * (1 + permutations), ENOUGH)  # permutations with at least that lead
     return min(1.0, 2 * p * (1 + 1 / math.sqrt(reached)))

@@ -14,7 +14,7 @@ function viewOf(data, asked) {
     sameTrials: !isNarrowed && k === data.k && asked.select === data.select,
     wins: (ours, theirs) => probabilityBetter(ours.ranked, theirs.ranked, k, data.replacement),
     ranks: some => rankProbabilities(some.map(optimizer => optimizer.ranked), k, data.replacement),
-    claims: null,  // what testsOf returns, once it has run
+    tests: null,  // what testsOf returns, once it has run
   };
 }
 
@@ -96,37 +96,37 @@ function rankingOf(optimizers, metrics, { k, select }) {
 
 /** Tests every two optimizers by their best of k and by their steps to the target, as Results.pair_tests.
  *
- * Returns the claims about the optimizers that can be compared, as pairs of numbers [better, worse]: the chance that
- * any of them is false is at most CONSTANTS.significance for each of the two quantities. Yields now and then.
+ * Returns the pairs that can be compared: { better, worse, p, separated }, by number. Yields now and then.
  */
 function* testsOf({ shown, comparable, k, target }) {
-  const able = new Set(comparable);
-  const claims = function* (values) {
-    const tests = yield* comparePairs(shown.map(values), k);
-    return tests.filter(test => test.p < CONSTANTS.significance && Math.max(test.wins, test.losses) >= CONSTANTS.tied)
-      .map(({ ours, theirs, wins, losses }) => (wins >= losses ? [ours, theirs] : [theirs, ours]).map(i => shown[i]))
-      .filter(pair => pair.every(optimizer => able.has(optimizer)))
-      .map(pair => pair.map(({ number }) => number));
+  const tested = function* (valuesOf) {
+    const tests = yield* comparePairs(shown.map(valuesOf), k);
+    return tests.filter(({ ours, theirs }) => [ours, theirs].every(i => comparable.includes(shown[i])))
+      .map(({ ours, theirs, wins, losses, p }) => {
+        const [better, worse] = (wins >= losses ? [ours, theirs] : [theirs, ours]).map(i => shown[i].number);
+        return { better, worse, p, separated: p < CONSTANTS.significance && Math.max(wins, losses) >= CONSTANTS.tied };
+      });
   };
-  const best = yield* claims(optimizer => optimizer.ranked);
-  return { best, steps: target ? yield* claims(optimizer => optimizer.steps) : [] };
+  const best = yield* tested(optimizer => optimizer.ranked);
+  return { best, steps: target ? yield* tested(optimizer => optimizer.steps) : [] };
 }
 
 const BEATS = { claim: "beats", none: "no two optimizers are clearly different" };
 const FASTER = { claim: "is faster than", none: "no two optimizers clearly differ in their steps to the target" };
 const MOST_CLAIMS = 8;  // optimizers whose claims are listed
 
-/** Says what the tests claim: the pairs [better, worse], or null while they run. */
-function claimsText({ k, optimizers, comparable, ranking }, claims, { claim, none }) {
+/** Says which optimizers the tests separate; null while they run. */
+function claimsText({ k, optimizers, comparable, ranking }, tests, { claim, none }) {
   if (comparable.length < 2) return comparable.length ? "There are no two optimizers to compare." : "";
-  if (!claims) return "Testing which differences are more than chance …";
-  if (!claims.length) return `At K = ${k}, ${none}.`;
+  if (!tests) return "Testing which differences are more than chance …";
+  const separated = tests.filter(test => test.separated);
+  if (!separated.length) return `At K = ${k}, ${none}.`;
   const winners = ranking.map(({ optimizer: { name, number } }) =>
-    ({ name, beaten: claims.filter(([better]) => better === number).map(([, worse]) => optimizers[worse].name) }))
+    ({ name, beaten: separated.filter(({ better }) => better === number).map(({ worse }) => optimizers[worse].name) }))
     .filter(({ beaten }) => beaten.length);
   const texts = winners.slice(0, MOST_CLAIMS).map(({ name, beaten }) => `${name} ${claim} ${joinWords(beaten)}`);
-  const more = winners.length > MOST_CLAIMS ? ["…"] : [], pairs = comparable.length * (comparable.length - 1) / 2;
-  const rest = claims.length < pairs ? " The other pairs are not clearly different." : "";
+  const more = winners.length > MOST_CLAIMS ? ["…"] : [];
+  const rest = separated.length < tests.length ? " The other pairs are not clearly different." : "";
   return `At K = ${k}, ${[...texts, ...more].join("; ")} (more than chance explains).${rest}`;
 }
 

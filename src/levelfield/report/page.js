@@ -81,42 +81,43 @@ class Page {
   /** Takes another view of the results. Its tests follow when the reader rests. */
   ask(question) {
     const view = viewOf(this.data, this.asked);
-    if (view.sameTrials) view.claims = this.data.claims;
+    if (view.sameTrials) view.tests = this.data.tests;
     Object.assign(this, { question, view });
     this.prepared = new Map(this.sections.map(({ name, figure }) => [name, figure.prepare(view, this.data.figures.get(name))]));
-    this.tested = view.claims ? Promise.resolve() : this.test(view);
+    this.tested = view.tests ? Promise.resolve() : this.test(view);
   }
 
   /** Tests a view in slices, so that the page keeps responding; gives up if the reader asks something else. */
   async test(view) {
+    const isWanted = () => this.view === view && !this.isStopped;
     await pause(RESTING);
     const tests = this.tests(view);
     for (let done = false; !done;) {
       for (const start = performance.now(); !done && performance.now() - start < SLICE;) {
-        if (this.view !== view) return;
+        if (!isWanted()) return;
         ({ done } = tests.next());
       }
       await pause(0);
     }
-    if (this.view !== view) return;
+    if (!isWanted()) return;
     this.updateSections();
     await Promise.all(this.charts.filter(chart => chart.live?.test).map(chart => chart.update()));
   }
 
   * tests(view) {
-    view.claims = yield* testsOf(view);
+    view.tests = yield* testsOf(view);
     for (const { name, figure } of this.sections.filter(({ figure }) => figure.test))
       this.prepared.set(name, yield* figure.test(view, this.data.figures.get(name)));
   }
 
   /** Stops what it may still be doing. */
   stop() {
-    this.view = null;
+    this.isStopped = true;
     cancelAnimationFrame(this.waiting);
   }
 
   updateSections() {
-    select("#separated").textContent = claimsText(this.view, this.view.claims?.best, BEATS);
+    select("#separated").textContent = claimsText(this.view, this.view.tests?.best, BEATS);
     for (const { section, name, figure } of this.sections) figure.update?.(this.view, section, this.prepared.get(name));
   }
 

@@ -12,8 +12,8 @@ import numpy as np
 from levelfield.analysis.best_of import HIGH, LOW, TOLERANCE
 from levelfield.analysis.intervals import (
     FEWEST_PERMUTATIONS,
-    LARGE,
     LEVEL,
+    MANY,
     PERMUTATIONS_PER_CLAIM,
     SIGNIFICANCE,
 )
@@ -44,7 +44,7 @@ CONSTANTS = {
     "tied": TIED,
     "permutations": PERMUTATIONS,
     "enough": ENOUGH,
-    "large": LARGE,
+    "many": MANY,
     "fewestPermutations": FEWEST_PERMUTATIONS,
     "permutationsPerClaim": PERMUTATIONS_PER_CLAIM,
     "negligible": NEGLIGIBLE,
@@ -78,7 +78,7 @@ def page_data(results: Results, figures: Sequence[Figure], version: str | None) 
             }
             for metric in metrics
         ],
-        "claims": _claims(results),
+        "tests": _tests(results),
         "optimizers": [_optimizer(results, name, metrics) for name in results.outcomes],
         "figures": [[figure.name, figure.data] for figure in figures],
         "panels": [_panel(figure, panel) for figure in figures for panel in figure.panels],
@@ -86,11 +86,22 @@ def page_data(results: Results, figures: Sequence[Figure], version: str | None) 
     }
 
 
-def _claims(results: Results) -> dict[str, list[list[int]]]:
-    """Return what the tests say with the study's settings, as pairs of numbers; the page tests what its reader asks."""
+def _tests(results: Results) -> dict[str, list[dict[str, Any]]]:
+    """Return what the tests say with the study's settings; the page itself tests what its reader asks."""
     number = {name: i for i, name in enumerate(results.outcomes)}
     tests = {"best": results.pair_tests(), "steps": results.step_tests() if results.study.target else []}
-    return {key: [[number[name] for name in pair] for pair in claims(results, some)] for key, some in tests.items()}
+    return {
+        quantity: [
+            {
+                "better": number[claim.better],
+                "worse": number[claim.worse],
+                "p": claim.p_value,
+                "separated": claim.separated,
+            }
+            for claim in claims(results, compared)
+        ]
+        for quantity, compared in tests.items()
+    }
 
 
 def _optimizer(results: Results, name: str, metrics: Sequence[str]) -> dict[str, Any]:

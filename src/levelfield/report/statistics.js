@@ -164,82 +164,115 @@ function crossing(rising) {
 
 // ---------------------------------------------------------------------------- tests
 
-/** Two pools in order: how many there are, which values are ours, and where runs of equal values end. */
+/** Two pools in order: how many values they have together, how many are ours, and where runs of equal values end. */
 function ranksOf(ours, theirs) {
   const labeled = [...ours.map(v => [v, 1]), ...theirs.map(v => [v, 0])].filter(([v]) => !Number.isNaN(v));
   labeled.sort((a, b) => a[0] - b[0] || 0);
-  const n = labeled.length, isOurs = Uint8Array.from(labeled, ([, label]) => label);
-  const ends = Uint8Array.from(labeled, ([v], i) => (i + 1 === n || labeled[i + 1][0] !== v ? 1 : 0));
-  return { n, m: isOurs.reduce((sum, label) => sum + label, 0), isOurs, ends };
+  const n = labeled.length, counts = new Int32Array(n + 1), ends = [];  // counts: how many of the first i are ours
+  labeled.forEach(([value, label], i) => {
+    counts[i + 1] = counts[i] + label;
+    if (i + 1 === n || labeled[i + 1][0] !== value) ends.push(i + 1);
+  });
+  return { n, m: counts[n], counts, ends: Int32Array.from(ends) };
 }
 
-/** P(the best of k of ours is lower than the best of k of theirs) minus P(it is higher). */
-function leadOf({ n, m, isOurs, ends }, k) {
-  const a = later(m, k, true), b = later(n - m, k, true);
-  let seen = 0, aBefore = 1, bBefore = 1, sum = 0;
-  for (let i = 0; i < n; i++) {
-    seen += isOurs[i];
-    if (!ends[i]) continue;
-    sum += aBefore * b[i + 1 - seen] - bBefore * a[seen];
-    aBefore = a[seen]; bBefore = b[i + 1 - seen];
-    if (aBefore * bBefore < CONSTANTS.negligible) break;
+/** P(the best of k of ours is lower than the best of k of theirs) minus P(it is higher), up to the last of the ends.
+ *
+ * a and b: P(the best of k comes after the first i of ours, and of theirs).
+ */
+function leadOf(counts, ends, a, b) {
+  let aBefore = 1, bBefore = 1, sum = 0;
+  for (let i = 0; i < ends.length; i++) {
+    const seen = counts[ends[i]], aAfter = a[seen], bAfter = b[ends[i] - seen];
+    sum += aBefore * bAfter - bBefore * aAfter;
+    aBefore = aAfter; bBefore = bAfter;
   }
   return sum;
 }
 
-/** How often chance alone would give ours as large a lead over theirs; the permutations are those of Python.
+/** How many of the lowest of n values, of two pools together, decide which best of k is lower. */
+const relevant = (n, k) => Math.ceil(n * (1 - CONSTANTS.negligible ** (1 / (2 * k))) - CONSTANTS.tolerance * n);
+
+/** How often chance alone would give ours as large a lead over theirs, for each pair of pools [ours, theirs].
  *
- * Yields now and then, so that a page can do something else in between.
+ * The permutations are those of Python, and pairs of the same sizes share them. Yields now and then, so that a page
+ * can do something else in between.
  */
-function* pValue(ours, theirs, k, permutations = CONSTANTS.permutations) {
-  const ranks = ranksOf(ours, theirs), { n, m, ends } = ranks, { enough, negligible } = CONSTANTS;
-  if (!m || m === n) return NaN;
-  const a = later(m, k, true), b = later(n - m, k, true), observed = leadOf(ranks, k) - CONSTANTS.tolerance;
-  let reached = 0;
-  for (let r = 0; r < permutations; r++) {
+function* leadTests(pairs, k, permutations = CONSTANTS.permutations) {
+  const pValues = new Array(pairs.length).fill(NaN), groups = new Map();
+  pairs.forEach(([ours, theirs], i) => {
+    const ranks = ranksOf(ours, theirs), { n, m } = ranks, key = `${m} ${n}`;
+    if (!m || m === n) return;
+    const a = later(m, k, true), b = later(n - m, k, true);
+    const last = ranks.ends.findIndex(end => end >= relevant(n, k)), ends = ranks.ends.subarray(0, last + 1);
+    if (!groups.has(key)) groups.set(key, { n, m, a, b, ties: new Map() });
+    // Where the same values are equal, and without ties, leads are the same.
+    const { ties } = groups.get(key), pattern = ends.join();
+    if (!ties.has(pattern)) ties.set(pattern, { ends, open: [] });
+    ties.get(pattern).open.push({ i, reached: 0, least: leadOf(ranks.counts, ends, a, b) - CONSTANTS.tolerance });
+  });
+  for (const group of groups.values()) yield* groupTests(group, permutations, pValues);
+  return pValues;
+}
+
+function* groupTests({ n, m, a, b, ties }, permutations, pValues) {
+  const { enough } = CONSTANTS, counts = new Int32Array(n + 1);
+  let open = [...ties.values()];
+  const last = open.reduce((last, { ends }) => Math.max(last, ends.at(-1)), 0);
+  for (let r = 0; r < permutations && open.length; r++) {
     if (r % 16 === 0) yield;
-    const first = Math.imul(r, n);
-    let seen = 0, aBefore = 1, bBefore = 1, sum = 0;
-    for (let i = 0; i < n; i++) {
-      if (hashed(first + i) * (n - i) < (m - seen) * 2 ** 32) seen++;
-      if (!ends[i]) continue;
-      const aAfter = a[seen], bAfter = b[i + 1 - seen];
-      sum += aBefore * bAfter - bBefore * aAfter;
-      aBefore = aAfter; bBefore = bAfter;
-      if (aBefore * bBefore < negligible) break;
+    deal(counts, n, m, r, last);
+    let isDecided = false;
+    for (const pattern of open) {
+      const lead = leadOf(counts, pattern.ends, a, b);
+      for (const test of pattern.open) {
+        if (lead < test.least || ++test.reached < enough) continue;
+        pValues[test.i] = enough / (r + 1);
+        isDecided = true;
+      }
     }
-    if (sum >= observed && ++reached === enough) return enough / (r + 1);
+    if (!isDecided) continue;
+    open.forEach(pattern => { pattern.open = pattern.open.filter(({ reached }) => reached < enough); });
+    open = open.filter(pattern => pattern.open.length);
   }
-  return (1 + reached) / (1 + permutations);
+  for (const pattern of open) for (const { i, reached } of pattern.open) pValues[i] = (1 + reached) / (1 + permutations);
+}
+
+/** Writes how many of the first 1, 2, … of n values are ours in permutation r. */
+function deal(counts, n, m, r, last) {
+  const first = Math.imul(r, n);
+  let seen = 0;
+  for (let i = 0; i < last; i++) {
+    if (hashed(first + i) * (n - i) < (m - seen) * 2 ** 32) seen++;
+    counts[i + 1] = seen;
+  }
 }
 
 /** Tests every two pools against each other, as compare_pairs does: { ours, theirs, wins, losses, p } by number. */
 function* comparePairs(pools, k) {
-  const values = pools.map(pool => pool.filter(value => !Number.isNaN(value)));
-  const pairs = values.flatMap((_, ours) => values.map((_, theirs) => ({ ours, theirs })))
-    .filter(({ ours, theirs }) => ours < theirs && values[ours].length && values[theirs].length);
-  const pValues = [];
-  for (const { ours, theirs } of pairs) pValues.push(yield* twoSidedPValue(values[ours], values[theirs], k, pairs.length));
-  const corrected = holm(pValues);
-  return pairs.map(({ ours, theirs }, i) => ({
-    ours, theirs, p: corrected[i],
-    wins: probabilityBetter(values[ours], values[theirs], k, true),
-    losses: probabilityBetter(values[theirs], values[ours], k, true),
-  }));
+  const pairs = pools.flatMap((_, ours) => pools.map((_, theirs) => ({ ours, theirs })))
+    .filter(({ ours, theirs }) => ours < theirs && pools[ours].length && pools[theirs].length)
+    .map(pair => ({
+      ...pair,
+      wins: probabilityBetter(pools[pair.ours], pools[pair.theirs], k, true),
+      losses: probabilityBetter(pools[pair.theirs], pools[pair.ours], k, true),
+    }));
+  const pValues = holm(yield* twoSidedTests(pairs.map(({ ours, theirs }) => [pools[ours], pools[theirs]]), k));
+  return pairs.map((pair, i) => ({ ...pair, p: pValues[i] }));
 }
 
-/** How many permutations to use for two pools that have n values together. */
-function permutationsFor(n, pairs) {
-  const { permutations, large, fewestPermutations, permutationsPerClaim, significance } = CONSTANTS;
-  if (n <= large) return permutations;
-  return Math.min(permutations, Math.max(fewestPermutations, Math.round(permutationsPerClaim * pairs / significance)));
-}
-
-function* twoSidedPValue(ours, theirs, k, pairs) {
-  const leads = leadOf(ranksOf(ours, theirs), k) >= 0, permutations = permutationsFor(ours.length + theirs.length, pairs);
-  const p = yield* (leads ? pValue(ours, theirs, k, permutations) : pValue(theirs, ours, k, permutations));
-  const reached = Math.min(p * (1 + permutations), CONSTANTS.enough);
-  return Math.min(1, 2 * p * (1 + 1 / Math.sqrt(reached)));
+/** The p-values of the lead that either of two pools has: twice that of the leader's, and a standard error more. */
+function* twoSidedTests(pairs, k) {
+  const { many, fewestPermutations, permutationsPerClaim, significance, enough } = CONSTANTS;
+  let { permutations } = CONSTANTS;
+  if (pairs.some(([ours, theirs]) => relevant(ours.length + theirs.length, k) > many))
+    permutations = Math.min(permutations, Math.max(fewestPermutations, Math.round(permutationsPerClaim * pairs.length / significance)));
+  const leads = ([ours, theirs]) => {
+    const { counts, ends, n, m } = ranksOf(ours, theirs);
+    return leadOf(counts, ends, later(m, k, true), later(n - m, k, true)) >= 0;
+  };
+  const pValues = yield* leadTests(pairs.map(pair => (leads(pair) ? pair : [pair[1], pair[0]])), k, permutations);
+  return pValues.map(p => Math.min(1, 2 * p * (1 + 1 / Math.sqrt(Math.min(p * (1 + permutations), enough)))));
 }
 
 const [FIRST_MULTIPLIER, SECOND_MULTIPLIER] = CONSTANTS.multipliers;

@@ -4,13 +4,10 @@ live("inclusions", {
 
   /** Audits the inclusions, as taxonomy/audit.py does. */
   * test(view, data) {
-    const pValues = [];
-    for (const { special, general } of data.inclusions) {
-      const pair = [view.optimizers[special], view.optimizers[general]];
-      const known = pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
-      pValues.push(known ? yield* pValue(pair[0].ranked, pair[1].ranked, view.k) : NaN);
-    }
-    return { ...data, findings: findingsOf(view, data, holm(pValues)) };
+    const pairs = data.inclusions.map(({ special, general }) => [view.optimizers[special], view.optimizers[general]]);
+    const known = pair => pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
+    const pools = pairs.map(pair => (known(pair) ? pair.map(({ ranked }) => ranked) : [[], []]));
+    return { ...data, findings: findingsOf(view, data, holm(yield* leadTests(pools, view.k))) };
   },
 
   rows: (view, panel, { edges, nodes, findings }) => [

@@ -1,21 +1,18 @@
 live("pairs", {
-  prepare: (view, texts) => ({ claims: view.claims?.best, texts }),
-  * test(view, texts) { return { claims: view.claims.best, texts }; },
-  rows: (view, { live: { chart } }, prepared) => (chart === "wins" ? wins(view, prepared) : ranks(view)),
+  * test(view, texts) { return texts; },  // the tests themselves are the view's
+  rows: (view, { live: { chart } }, texts) => (chart === "wins" ? wins(view, texts) : ranks(view)),
 });
 
-function wins(view, { claims, texts }) {
-  const claimed = (better, worse) => claims.some(([a, b]) => a === better.number && b === worse.number);
-  const verdict = (ours, theirs) => {
-    if (!claims) return texts.testing;
-    if (claimed(ours, theirs)) return texts.better;
-    return claimed(theirs, ours) ? texts.worse : texts.open;
-  };
+function wins(view, { better, worse, open, testing }) {
+  const tested = ({ p, separated }, ours, winner) =>
+    ({ p: drawnNumber(p), verdict: separated ? (winner === ours ? better : worse) : open });
   return view.comparable.flatMap(ours => view.comparable.filter(theirs => theirs !== ours).map(theirs => {
-    const chance = view.wins(ours, theirs), lead = chance - view.wins(theirs, ours);
+    const chance = view.wins(ours, theirs), lead = chance - view.wins(theirs, ours), pair = [ours.number, theirs.number];
+    const test = view.tests?.best.find(test => pair.includes(test.better) && pair.includes(test.worse));
     return {
       row: ours.number, column: theirs.number, ours: ours.name, theirs: theirs.name,
-      chance: drawnNumber(chance), lead: drawnNumber(lead), verdict: verdict(ours, theirs),
+      chance: drawnNumber(chance), lead: drawnNumber(lead),
+      ...(test ? tested(test, ours.number, test.better) : { p: null, verdict: testing }),
     };
   }));
 }

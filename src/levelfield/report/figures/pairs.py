@@ -13,7 +13,7 @@ from levelfield.analysis.results import Results
 from levelfield.formatting import format_percent
 from levelfield.report import charts
 from levelfield.report.charts import Names
-from levelfield.report.claims import claims
+from levelfield.report.claims import Claim, claims
 from levelfield.report.figure import Figure, Panel, Part, drawn_number, optimizer_names
 
 PLACE = 40
@@ -29,7 +29,7 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         return None
     able = results.comparable()
     compared = [(number, name) for number, name in names.items() if name in able]
-    separated = claims(results, results.pair_tests())
+    tested = {frozenset((claim.better, claim.worse)): claim for claim in claims(results, results.pair_tests())}
     wins = [
         {
             "row": row,
@@ -38,7 +38,8 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
             "theirs": theirs,
             "chance": drawn_number(chance),
             "lead": drawn_number(chance - results.beats(theirs, ours)),
-            "verdict": _verdict(ours, theirs, separated),
+            "p": drawn_number(tested[frozenset((ours, theirs))].p_value),
+            "verdict": _verdict(tested[frozenset((ours, theirs))], ours),
         }
         for row, ours in compared
         for column, theirs in compared
@@ -66,10 +67,10 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     return Figure("Who beats whom", caption, [Part(panels)], data=data)
 
 
-def _verdict(ours: str, theirs: str, separated: Sequence[tuple[str, str]]) -> str:
-    if (ours, theirs) in separated:
-        return _BETTER
-    return _WORSE if (theirs, ours) in separated else _OPEN
+def _verdict(claim: Claim, ours: str) -> str:
+    if not claim.separated:
+        return _OPEN
+    return _BETTER if claim.better == ours else _WORSE
 
 
 def _wins(names: Names) -> Any:
@@ -81,6 +82,7 @@ def _wins(names: Names) -> Any:
             charts.name_tooltip("theirs", "column"),
             alt.Tooltip("chance:Q", title="wins", format=".1%"),
             alt.Tooltip("verdict:N", title="row's optimizer"),
+            alt.Tooltip("p:Q", title="p, corrected", format=".2g"),
         ],
     )
     separated = f"indexof({json.dumps([_BETTER, _WORSE])}, datum.verdict) >= 0"

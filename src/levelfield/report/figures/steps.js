@@ -7,5 +7,5 @@ live("steps", {
     };
   }) : []),
 
-  update: (view, section) => { select(".live", section).textContent = claimsText(view, view.claims?.steps, FASTER); },
+  update: (view, section) => { select(".live", section).textContent = claimsText(view, view.tests?.steps, FASTER); },
 });
