@@ -222,7 +222,9 @@ def ranking(comparison: lf.Comparison) -> list[str]:
     medians = {name: sign * comparison.outcome(name).interval(k).median for name in comparison.study.optimizers}
     means = {name: sign * comparison.outcome(name).best(k).mean for name in comparison.study.optimizers}
     # NaN, of those without a number, comes last.
-    return sorted(medians, key=lambda name: np.nan_to_num([medians[name], means[name]], nan=1e300, posinf=1e200).tolist())
+    return sorted(
+        medians, key=lambda name: np.nan_to_num([medians[name], means[name]], nan=1e300, posinf=1e200).tolist()
+    )
 
 
 def expected_table(comparison: lf.Comparison, report: str) -> dict[str, dict[str, list[str]]]:
@@ -401,9 +403,13 @@ def assert_tests(page: Any, view: lf.Comparison) -> None:
     for kind, tests in kinds.items():
         compared = [test for test in tests if able.issuperset(test.names)]
         shown = page.evaluate(f"window.page.view.tests.{kind}")
-        assert [{names[test["better"]], names[test["worse"]]} for test in shown] == [set(test.names) for test in compared]
+        assert [{names[test["better"]], names[test["worse"]]} for test in shown] == [
+            set(test.names) for test in compared
+        ]
         np.testing.assert_allclose([test["p"] for test in shown], [test.p_value for test in compared], rtol=1e-9)
-        separated = {(test.better, test.worse) for test in compared if test.separated and test.wins + test.losses > 0.01}
+        separated = {
+            (test.better, test.worse) for test in compared if test.separated and test.wins + test.losses > 0.01
+        }
         assert {(names[test["better"]], names[test["worse"]]) for test in shown if test["separated"]} == separated
         if page.locator(texts[kind]).count() and len(able) > 1:
             text = page.locator(texts[kind]).text_content()

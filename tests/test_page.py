@@ -25,6 +25,7 @@ from page_helpers import (
     assert_drawn,
     assert_same,
     assert_table,
+    assert_tests,
     audit_table,
     expected_table,
     four_optimizers,
@@ -74,6 +75,7 @@ def test_at_load_it_says_what_it_said_without_scripts(opened, report):
 def test_at_load_it_says_what_the_library_says(page, comparison):
     assert {finding.verdict.value for finding in comparison.audit()} == {"violated", "consistent", "no separation"}
     assert any(0.001 < finding.p_value < 0.9 for finding in comparison.audit())  # neither the smallest nor the largest
+    assert {test.separated for test in comparison.results.pair_tests()} == {True, False}
     assert_answers(page, comparison, comparison, "test_error")
 
 
@@ -345,14 +347,11 @@ def test_open_ends_are_read_as_such(page, comparison):
 def test_draws_without_replacement(opened, comparison):
     view = lf.Comparison(Results.of(comparison.study.replace(replacement=False), comparison.trials))
     page = opened(view)
-    page.evaluate("window.page.showAll()")
     assert_answers(page, view, view, "test_error")
     assert outcome_table(page) != expected_table(comparison, "test_error")
-    for k in (1, 20, POOL):
-        ask(page, k=k)
-        assert_answers(page, view, answer(view, k), "test_error")
     ranges = {"momentum": {"learning_rate": (0.02, 2)}}  # leaves fewer than POOL trials, which cannot be drawn
     narrow(page, view.study, ranges)
+    ask(page, k=POOL)
     assert_answers(page, view, answer(view, POOL, ranges=ranges), "test_error")
     assert outcome_table(page)["momentum"]["luck"] == ["–", ""]
 
@@ -372,6 +371,24 @@ def test_a_pool_with_fewer_than_k_trials_is_not_compared(page, comparison):
         assert verdicts
         assert ({"unknown"} == set(verdicts.values())) == (not is_compared)
     assert f"fewer than {left + 1} trials: momentum ({left})" in page.locator("#ranking").text_content()
+
+
+def test_steps_are_told_apart(opened, made):
+    pools = pools_of(["sgd", "momentum"], POOL)
+    for i, trial in enumerate(pools["sgd"] + pools["momentum"]):
+        reached = i % 3 + (2 if i < POOL else 4)  # sgd is faster
+        trial["valid_error"] = np.where(np.arange(EVALUATIONS) >= reached, 0.1, 0.5)
+    comparison = made(study_of({"sgd": SGD, "momentum": MOMENTUM}), pools)
+    page = opened(comparison)
+    ask(page, k=4)
+    view = answer(comparison, 4)
+    assert [(test.better, test.separated) for test in view.results.step_tests()] == [("sgd", True)]
+    assert_tests(page, view)
+    assert (
+        page.locator("#steps .live").text_content()
+        == "At K = 4, sgd is faster than momentum (more than chance explains)."
+    )
+    assert page.locator("#separated").text_content() == "At K = 4, no two optimizers are clearly different."
 
 
 def test_a_verdict_is_never_stale(page, comparison):

@@ -62,9 +62,7 @@ def _target_rows(results: Results, names: Names, metric: str) -> Rows:
             "optimizer": number,
             "name": name,
             "target": value,
-            **estimate_fields(
-                results.outcome(name).at(target=Target(metric, value)).steps_to_target(results.k())
-            ),
+            **estimate_fields(results.outcome(name).at(target=Target(metric, value)).steps_to_target(results.k())),
         }
         for value in _target_values(results, names, metric)
         for number, name in names.items()

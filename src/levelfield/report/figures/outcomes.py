@@ -52,13 +52,16 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure:
 def _both(names: Names) -> Any:
     tooltip = charts.interval_tooltips(CONFIDENCE, format=charts.FORMAT) + charts.metric_tooltips(*charts.ESTIMATE)
     base = charts.by_optimizer(names, tooltip)
-    shapes = alt.Scale(domain=[_MEDIAN, _MEAN], range=["diamond", "circle"])
-    legend = alt.Legend(title=None, orient="bottom", symbolFillColor=charts.GRAY, symbolStrokeColor=charts.GRAY)
+    shape = alt.Shape(
+        "quantity:N",
+        scale=alt.Scale(domain=[_MEDIAN, _MEAN], range=["diamond", "circle"]),
+        legend=alt.Legend(title=None, orient="bottom", symbolFillColor=charts.GRAY, symbolStrokeColor=charts.GRAY),
+    )
     axis = charts.metric_axis(alt.X, "median", padding=12)
     *bars, points = charts.confidence_intervals(base, axis, -_APART)
-    points = points.encode(shape=alt.ShapeDatum(_MEDIAN, scale=shapes, legend=legend))
-    mean = base.mark_point(filled=True, size=45, opacity=1, yOffset=_APART)
-    mean = mean.encode(x=alt.X("mean:Q"), shape=alt.ShapeDatum(_MEAN, scale=shapes, legend=legend))
+    points = points.transform_calculate(quantity=f"'{_MEDIAN}'").encode(shape=shape)
+    mean = base.transform_calculate(quantity=f"'{_MEAN}'").mark_point(filled=True, size=45, opacity=1, yOffset=_APART)
+    mean = mean.encode(x=alt.X("mean:Q"), shape=shape)
     spread = base.mark_rule(strokeWidth=1.5, yOffset=_APART).encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
     return alt.layer(*bars, points, spread, mean)
 
