@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-properties test-slow test-gpu lint lock clean
+.PHONY: demo test test-properties test-slow test-gpu calibration lint lock clean
 
 demo: .venv/installed          ## set up and run the main job
 	$(BIN)/levelfield compare
@@ -17,6 +17,9 @@ test-slow: .venv/installed-dev
 
 test-gpu: .venv/installed-dev
 	$(BIN)/python -m pytest -m gpu
+
+calibration: .venv/installed   ## how often claims and intervals are wrong; POOLS=DIR adds other people's trials
+	$(BIN)/python benchmarks/calibration.py $(if $(POOLS),--pools "$(POOLS)")
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ distribution for every optimizer, and one trial in ten is infeasible. The store 
 from __future__ import annotations
 
 import argparse
+import itertools
 import tempfile
 import time
 from collections.abc import Callable
@@ -56,6 +57,13 @@ def seconds(work: Callable[[], Any], times: int = 1) -> float:
     return (time.perf_counter() - start) / times
 
 
+def win_rates(comparison: lf.Comparison) -> None:
+    """Compute P(one beats the other) with its confidence interval for every two optimizers."""
+    study = comparison.study
+    for ours, theirs in itertools.combinations(study.optimizers, 2):
+        lf.beats(comparison.outcome(ours).ranked(), comparison.outcome(theirs).ranked(), study.trials)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pool", type=int, default=5_000, help="feasible trials per optimizer")
@@ -74,7 +82,11 @@ def main() -> None:
         "beats matrix": comparison.beats_matrix,
         "rank probabilities": comparison.rank_probabilities,
         "settles": comparison.settles,
+        "pair tests": comparison.separated,
+        "intervals": lambda: [comparison.interval(name) for name in study.optimizers],
+        "win rates with intervals": lambda: win_rates(comparison),
         "audit": comparison.audit,
+        "plan": comparison.plan,
     }
     part_seconds = {name: seconds(part) for name, part in parts.items()}
     total = load_seconds + sum(part_seconds.values())

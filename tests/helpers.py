@@ -11,11 +11,8 @@ import levelfield as lf
 REPOSITORY = Path(__file__).resolve().parent.parent
 FIXTURES = REPOSITORY / "tests/fixtures"
 
-# The studies of fixtures/old_store.sqlite, as arguments of a command.
-OLD_STUDIES = {
-    "wilson": ["wilson", "--pool", "8", "--trials", "4"],
-    "quadratic": ["quadratic", "--pool", "6", "--trials", "3", "--steps", "200", "--optimizers", "sgd,momentum,adam"],
-}
+# The studies of fixtures/old_store.sqlite. The built-in ones of these names have changed since.
+OLD_STUDIES = {name: str(FIXTURES / f"old_studies/{name}.toml") for name in ("wilson", "quadratic")}
 
 SGD = {"rule": "sgd", "learning_rate": {"log": [1e-3, 1e-1]}}
 MOMENTUM = {

@@ -20,6 +20,7 @@ import levelfield as lf
 from levelfield.formatting import format_hyperparameters, format_metric
 from levelfield.report import charts
 from levelfield.report.figures import figures
+from levelfield.taxonomy.audit import Finding
 
 METRICS = ["train_loss", "train_error", "valid_loss", "valid_error", "test_loss", "test_error"]
 K, POOL, TRIED, EVALUATIONS = 5, 36, 42, 8
@@ -160,7 +161,7 @@ def outcome_table(page: Any) -> dict[str, dict[str, list[str]]]:
 
 def audit_table(page: Any) -> list[list[str]]:
     return page.evaluate("""() => [...document.querySelectorAll("#audit-table tbody tr")].map(row => [
-        row.querySelector("th"), ...["worse", "better", "p", "verdict"].map(key =>
+        row.querySelector("th"), ...["worse", "better", "p", "coverage", "verdict"].map(key =>
         row.querySelector(`[data-cell=${key}]`))].map(cell => cell.textContent))""")
 
 
@@ -183,7 +184,8 @@ def trials_key(optimizer: int, axis: int) -> str:
 
 
 OUTCOMES, REPORTED = panel_key("outcomes", "select"), panel_key("outcomes", "report")
-STEPS, BEST_OF_K, SELECTION = panel_key("steps"), panel_key("best-of-k", "select"), panel_key("selection", "report")
+STEPS, SELECTION = panel_key("steps"), panel_key("selection", "report")
+BEST_OF_K, BEST_OF_K_REPORTED = panel_key("best-of-k", "select"), panel_key("best-of-k", "report")
 WINS, RANKS, INCLUSIONS = panel_key("pairs", chart="wins"), panel_key("pairs", chart="ranks"), panel_key("inclusions")
 
 DRAWN = f"""async () => Promise.all(window.page.charts.filter(chart => chart.live).map(async chart => {{
@@ -269,7 +271,9 @@ def assert_table(page: Any, comparison: lf.Comparison, report: str) -> None:
     assert list(table) == list(expected)
 
 
-def expected_audit(comparison: lf.Comparison) -> list[list[str]]:
+def expected_audit(comparison: lf.Comparison, whole: lf.Comparison | None = None) -> list[list[str]]:
+    """Return what the table of inclusions should say; coverage is that of the whole spaces."""
+
     def share(value: float) -> str:
         return "–" if np.isnan(value) else f"{value:.0%}"
 
@@ -279,10 +283,21 @@ def expected_audit(comparison: lf.Comparison) -> list[list[str]]:
             share(finding.worse),
             share(finding.better),
             "–" if np.isnan(finding.p_value) else f"{finding.p_value:.2g}",
-            finding.verdict.value,
+            "unknown" if full.coverage.share is None else share(full.coverage.share),
+            expected_verdict(finding, full.coverage.share),
         ]
-        for finding in comparison.audit()
+        for finding, full in zip(comparison.audit(), (whole or comparison).audit(), strict=True)
     ]
+
+
+def expected_verdict(finding: Finding, share: float | None) -> str:
+    if np.isnan(finding.p_value):
+        return "unknown"
+    if share is not None and share < 0.05:
+        return "not covered"
+    if finding.worse <= 0.05:
+        return "consistent"
+    return "violated" if finding.p_value < 0.05 else "no separation"
 
 
 def live_rows(comparison: lf.Comparison) -> dict[str, list[dict[str, Any]]]:
@@ -322,12 +337,17 @@ def expected_charts(view: lf.Comparison, whole: lf.Comparison, report: str, ks: 
         for number, name in numbers.items()
         for i, selector in enumerate(METRICS)
     ]
-    rows[BEST_OF_K] = [
-        {"optimizer": number, "name": name, "k": k, "cost": view.outcome(name).cost(k)}
-        | estimate(view.outcome(name).best(k))
-        for number, name in numbers.items()
-        for k in ks
-    ]
+    for key, metric in ((BEST_OF_K, study.select), (BEST_OF_K_REPORTED, report)):
+        rows[key] = [
+            {"optimizer": number, "name": name, "k": k, "cost": view.outcome(name).cost(k)}
+            | estimate(view.outcome(name).best(k, metric))
+            for number, name in numbers.items()
+            for k in ks
+        ]
+    audited = {line[0]: line for line in expected_audit(view, whole)}
+    for row in rows.get(INCLUSIONS, []):
+        if "inclusion" in row:
+            row["coverage"], row["verdict"] = audited[row["inclusion"]][-2:]
     rows.setdefault(STEPS, [])
     for key, all_rows in live_rows(answer(whole, study.trials, study.select)).items():
         if key.startswith("hyperparameters"):  # excluded trials stay, pale
@@ -359,7 +379,7 @@ def assert_same(actual: Any, expected: Any, where: str = "") -> None:
 def assert_answers(page: Any, whole: lf.Comparison, view: lf.Comparison, report: str) -> None:
     """Everything on the page is what the library says."""
     assert_table(page, view, report)
-    assert audit_table(page) == expected_audit(view)
+    assert audit_table(page) == expected_audit(view, whole)
     findings = page.evaluate(
         "window.page.prepared.get('inclusions').findings.map(finding => [finding.worse, finding.better, finding.p])"
     )

@@ -58,14 +58,21 @@ def invented(study: lf.Study, name: str, losses: Pool, hyperparameters: dict[str
 
 
 def compared(
-    study: lf.Study, pools: Mapping[str, Pool], at: Mapping[str, dict[str, Any]] | None = None
+    study: lf.Study,
+    pools: Mapping[str, Pool],
+    at: Mapping[str, dict[str, Any]] | None = None,
+    scale: float | None = None,
 ) -> lf.Comparison:
-    """Return the comparison of invented trials; ``at``: optimizer → hyperparameters of all its trials."""
+    """Return the comparison of invented trials; ``at``: optimizer → hyperparameters of all its trials.
+
+    ``scale``: the size of the gradients that the store knows.
+    """
     metrics = get_workload(study.workload).metrics
+    provenance = NOWHERE if scale is None else NOWHERE | {"gradient_scale": scale}
     with lf.Store.open("sqlite://") as store:
         for name, losses in pools.items():
             trials = invented(study, name, losses, (at or {}).get(name))
-            store.add(study.identity(name), study.definition(name), metrics, trials, NOWHERE)
+            store.add(study.identity(name), study.definition(name), metrics, trials, provenance)
         return lf.Comparison.load(study, store)
 
 
@@ -127,8 +134,8 @@ def test_a_general_optimizer_that_is_worse_violates_the_inclusion():
     assert finding.p_value < 0.001
     assert finding.evidence == ()
     assert str(finding) == (
-        "sgd ⊆ momentum: violated (momentum is worse in 100%, better in 0% of repetitions; p = 0.0001). "
-        "momentum is under-tuned: its search does not show why."
+        "sgd ⊆ momentum: violated (momentum is worse in 100%, better in 0% of repetitions; p = 0.0001; "
+        "coverage 100%). momentum is under-tuned: its search does not show why."
     )
     assert repr([finding]) == f"[<{finding}>]"
 
@@ -157,6 +164,7 @@ def test_a_finding_as_a_dict():
     assert content["general"] == "momentum"
     assert content["verdict"] == "violated"
     assert len(content["evidence"]) == 1
+    assert (content["coverage"], content["coverage_note"]) == (1.0, "")
 
 
 # Evidence, one kind at a time
@@ -172,8 +180,6 @@ def only(finding: Finding) -> str:
 def test_evidence_of_a_space_that_does_not_cover_the_special_optimizer():
     reason = only(audited(GOOD, BAD, space={"learning_rate": {"log": [1e-3, 1e-1]}}, learning_rate=0.01))
     assert reason == "momentum's space covers 50% of sgd's: learning_rate must reach 1 (now ≤ 0.1)"
-    reason = only(audited(GOOD, BAD, space={"one_minus_momentum": {"log": [1e-3, 0.5]}}))
-    assert reason.startswith("momentum's space cannot express sgd: one_minus_momentum must reach 1 (now ≤ 0.5)")
 
 
 @pytest.mark.parametrize(
@@ -238,8 +244,77 @@ def test_the_audit_needs_no_data(monkeypatch, general):
     assert finding.verdict is Verdict.VIOLATED
     assert "60% of its trials are infeasible" in finding.evidence
     # Only adam simulates sgd in a limit, which depends on the size of the gradients.
-    assert sum("not evaluated" in reason for reason in finding.evidence) == (general == "adam")
-    assert str(finding) in comparison.sentences()
+    assert finding.coverage.share == (1.0 if general == "momentum" else None)
+    unknown = "coverage unknown: the size of the gradients is unknown" in str(finding)
+    assert unknown == (general == "adam")
+    sentences = comparison.sentences()
+    assert str(finding) in sentences
+    assert ("Coverage unknown: the size of the gradients is unknown." in sentences) == unknown
+
+
+# Coverage
+
+NO_MOMENTUM = {"one_minus_momentum": {"log": [1e-3, 0.5]}}  # sgd needs a momentum of 0
+
+
+@pytest.mark.parametrize(("special", "general"), [(BAD, GOOD), (GOOD, GOOD), (GOOD, BAD)])
+def test_outcomes_say_nothing_about_an_inclusion_that_the_spaces_do_not_cover(special, general):
+    finding = audited(special, general, space=NO_MOMENTUM)
+    assert (finding.verdict, finding.coverage.share) == (Verdict.NOT_COVERED, 0.0)
+    reason = "momentum's space cannot express sgd: one_minus_momentum must reach 1 (now ≤ 0.5)"
+    assert finding.evidence == (reason,)
+    assert finding.as_dict()["coverage"] == 0.0
+    assert finding.as_dict()["coverage_note"] == "one_minus_momentum must reach 1 (now ≤ 0.5)"
+    assert str(finding).startswith("sgd ⊆ momentum: not covered by this study's spaces (momentum is worse in ")
+    # Losing clearly is still worth a word.
+    assert finding.loses == (general is BAD)
+    assert (f"momentum is worse than sgd, and {reason}." in str(finding)) == (general is BAD)
+
+
+def test_the_verdict_stands_on_a_space_that_covers_a_part():
+    """sgd's range of two decades: covered from its lower end by so many of them."""
+    verdicts = {}
+    for decades in (0.02, 0.5, 1.0):
+        space = {"learning_rate": {"log": [1e-3, 10 ** (decades - 2)]}}
+        finding = audited(BAD, GOOD, space=space, learning_rate=5e-3)
+        assert finding.coverage.share == pytest.approx(decades / 2, abs=0.02)
+        verdicts[decades] = finding.verdict
+    assert verdicts == {0.02: Verdict.NOT_COVERED, 0.5: Verdict.CONSISTENT, 1.0: Verdict.CONSISTENT}
+
+
+@pytest.mark.parametrize(
+    ("scale", "share", "verdict"),
+    [(1e-3, 1.0, Verdict.CONSISTENT), (1e4, 0.0, Verdict.NOT_COVERED), (None, None, Verdict.CONSISTENT)],
+)
+def test_whether_a_limit_is_covered_depends_on_the_size_of_the_gradients(scale, share, verdict):
+    """adam's ε reaches 1,000, which is large for small gradients only."""
+    study = make_study({"sgd": SGD, "adam": ADAM}, pool=20, trials=5)
+    (finding,) = compared(study, {"sgd": BAD, "adam": GOOD}, scale=scale).audit()
+    assert (finding.coverage.share, finding.verdict) == (share, verdict)
+
+
+def test_a_narrowed_space_has_its_own_coverage():
+    study = make_study({"sgd": SGD, "momentum": MOMENTUM}, pool=20, trials=5)
+    comparison = compared(study, {"sgd": BAD, "momentum": GOOD})
+    half = comparison.narrowed({"momentum": {"learning_rate": (1e-3, 1e-1)}})
+    assert [finding.coverage.share for finding in (*comparison.audit(), *half.audit())] == [1.0, 0.5]
+
+
+def test_the_sentence_names_each_inclusion_with_its_coverage():
+    optimizers = {"sgd": SGD, "momentum": MOMENTUM | NO_MOMENTUM, "nesterov": MOMENTUM, "adam": ADAM}
+    study = make_study(optimizers, pool=20, trials=5)
+    worst = [9.0] * 20
+    pools = {"sgd": BAD, "momentum": worst, "nesterov": GOOD, "adam": GOOD}
+    sentences = compared(study, pools, {"momentum": MIDDLE}, scale=1e-3).sentences()
+    (counts,) = (sentence for sentence in sentences if sentence.startswith("Inclusions"))
+    assert counts == (
+        "Inclusions, with how much of the special optimizer's space the general one's covers: 3 consistent (sgd ⊆ "
+        "nesterov 100%, sgd ⊆ adam 100%, momentum ⊆ adam 63%); 1 not covered by this study's spaces (sgd ⊆ momentum "
+        "0%)."
+    )
+    assert round(math.log(0.5 / 1e-2) / math.log(0.5 / 1e-3), 2) == 0.63  # adam's momentum is at most 0.99
+    (loss,) = (sentence for sentence in sentences if sentence.startswith("sgd ⊆ momentum"))
+    assert "momentum is worse than sgd, and momentum's space cannot express sgd" in loss
 
 
 # Correction for the number of inclusions
@@ -299,7 +374,7 @@ def test_the_verdict_without_feasible_trials_is_unknown(pools, tmp_path):
     (finding,) = comparison.audit()
     assert finding.verdict is Verdict.UNKNOWN
     assert math.isnan(finding.p_value)
-    assert str(finding) == "sgd ⊆ momentum: unknown (no feasible trials)."
+    assert str(finding) == "sgd ⊆ momentum: unknown (too few feasible trials)."
     sentences = " ".join(comparison.sentences())
     assert "has no feasible trial" in sentences
     assert "violated" not in sentences
@@ -334,7 +409,7 @@ def test_sentences_count_the_verdicts_and_describe_violations(three):
     for words in ("2 consistent", "1 no separation", "1 violated"):
         assert words in counts
     violations = [str(finding) for finding in findings if finding.verdict is Verdict.VIOLATED]
-    assert [sentence for sentence in sentences if "⊆" in sentence] == violations
+    assert [sentence for sentence in sentences if "⊆" in sentence] == [counts, *violations]
 
 
 def test_a_study_without_inclusions_has_no_findings():
@@ -350,6 +425,8 @@ def test_the_report_shows_the_findings(three, tmp_path: Path):
         assert f">{finding.edge.special} ⊆ {finding.edge.general}<" in page
     for verdict in ("no separation", "violated", "consistent"):
         assert f'"verdict">{verdict}<' in page
+    for coverage in ("100%", "unknown"):
+        assert f'"coverage">{coverage}<' in page
 
 
 # Trained
@@ -383,7 +460,11 @@ def test_a_capped_epsilon_is_noticed_before_training_and_explained_after_it(capp
     assert "epsilon must reach 10 (now ≤ 1e-08)" in before.why
     comparison = lf.compare(capped, store)
     (after,) = comparison.audit()
-    assert after.verdict is Verdict.VIOLATED
+    assert after.verdict is Verdict.NOT_COVERED
+    assert after.coverage.share == 0
     assert after.worse > 0.95
-    assert "epsilon must reach 10 (now ≤ 1e-08)" in str(after)
+    assert (
+        "adam is worse than momentum, and adam's space cannot express momentum: epsilon must reach 10 (now ≤ 1e-08)"
+        in str(after)
+    )
     assert str(after) in comparison.sentences()

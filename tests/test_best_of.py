@@ -61,6 +61,52 @@ def test_weights_are_a_distribution(values, k):
     assert probabilities.sum() == pytest.approx(1.0, abs=1e-12)
 
 
+# Without replacement
+
+
+@given(values=TIED_POOLS, k=KS)
+def test_without_replacement_weights_agree_with_all_subsets(values, k):
+    if k > len(values):
+        with pytest.raises(ValueError, match=f"k = {k}: expected at most {len(values)}"):
+            weights(values, k, replacement=False)
+        return
+    # By symmetry, a value shares its weight over all trials that have it, drawn or not.
+    subsets = list(itertools.combinations(values, k))
+    shares = [sum(min(subset) == value for subset in subsets) / len(subsets) / values.count(value) for value in values]
+    np.testing.assert_allclose(weights(values, k, replacement=False), shares, atol=1e-12)
+
+
+@given(ours=TIED_POOLS, theirs=TIED_POOLS, k=st.integers(1, 3))
+def test_without_replacement_the_win_rate_agrees_with_all_subsets(ours, theirs, k):
+    k = min(k, len(ours), len(theirs))
+    minima = [[min(subset) for subset in itertools.combinations(pool, k)] for pool in (ours, theirs)]
+    chance = np.mean([a < b for a in minima[0] for b in minima[1]])
+    pools = np.array(ours), np.array(theirs)
+    assert probability_better(*pools, k, replacement=False) == pytest.approx(chance, abs=1e-12)
+
+
+def test_without_replacement_the_mean_is_unbiased():
+    """The expected best of K of an exponential population is 1 / K."""
+    generator, n, k = np.random.default_rng(3), 12, 6
+    pools = generator.exponential(size=(4_000, n))
+    unbiased, biased = (
+        np.array([lf.best_of(pool, k, replacement=replacement).mean for pool in pools]) for replacement in (False, True)
+    )
+    error = unbiased.std() / math.sqrt(len(pools))
+    assert unbiased.mean() == pytest.approx(1 / k, abs=4 * error)
+    assert biased.mean() > 1 / k + 10 * error
+
+
+def test_without_replacement_resamples_agree_with_the_exact_distribution():
+    values = [0.3, 0.1, 0.5, 0.2, 0.4, NAN]
+    exact = lf.best_of(values, 3, replacement=False)
+    drawn = lf.best_of(values, 3, replacement=False, bootstrap=20_000)
+    assert drawn.mean == pytest.approx(exact.mean, abs=0.003)
+    assert (drawn.low, drawn.high) == (exact.low, exact.high)
+    with pytest.raises(ValueError, match="k = 6: expected at most 5"):
+        lf.best_of(values, 6, replacement=False, bootstrap=10)
+
+
 def test_ties_share_their_weight():
     # Best of 2 from {1, 1, 2, 2}: a 1 unless both draws are 2.
     assert weights([2.0, 1.0, 2.0, 1.0], 2) == pytest.approx([1 / 8, 3 / 8, 1 / 8, 3 / 8])
@@ -475,6 +521,10 @@ def test_steps_to_the_target_need_a_target():
 
 @given(ours=TIED_POOLS, theirs=TIED_POOLS, k=st.integers(1, 3))
 def test_beats_is_the_probability_of_a_strictly_better_best(ours, theirs, k):
+    if k > min(len(ours), len(theirs)):
+        with pytest.raises(UsageError, match=f"k = {k}: expected at most"):
+            errors(*ours).beats(errors(*theirs), k)
+        return
     chance = enumerated_win_rate(ours, theirs, k)
     assert errors(*ours).beats(errors(*theirs), k) == pytest.approx(chance, abs=1e-12)
     upward = accuracies(*[-value for value in ours]).beats(accuracies(*[-value for value in theirs]), k)
@@ -482,13 +532,14 @@ def test_beats_is_the_probability_of_a_strictly_better_best(ours, theirs, k):
 
 
 def test_an_outcome_with_finite_values_beats_one_without():
-    assert errors(0.5).beats(errors(NAN, NAN), 2) == 1.0
-    assert errors(NAN, NAN).beats(errors(0.5), 2) == 0.0
-    assert accuracies(0.5).beats(accuracies(NAN), 2) == 1.0
+    assert errors(0.5, 0.6).beats(errors(NAN, NAN), 2) == 1.0
+    assert errors(NAN, NAN).beats(errors(0.5, 0.6), 2) == 0.0
+    assert accuracies(0.5).beats(accuracies(NAN), 1) == 1.0
 
 
 @settings(max_examples=25)
 @given(values=POOLS, better=st.floats(0.001, 1.0), k=st.integers(1, 20))
 def test_a_pool_that_is_better_everywhere_wins_more_often(values, better, k):
+    k = min(k, len(values))
     worse, improved = errors(*values), errors(*[value - better for value in values])
     assert improved.beats(worse, k) >= worse.beats(improved, k)

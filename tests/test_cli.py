@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import polars
 import pytest
 
 from levelfield.cli import app
+from levelfield.cli.common import Overrides
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]
 SMALL = """
@@ -116,9 +118,71 @@ def test_an_export_has_every_trial(cli, name):
     frame = polars.read_csv(name) if name.endswith("csv") else polars.read_parquet(name)
     assert frame.filter(polars.col("in_pool")).group_by("optimizer").len()["len"].to_list() == [4, 4]
     assert {"hp_learning_rate", "hp_beta1", "train_loss", "seed", "seconds"} <= set(frame.columns)
-    cli("export", "small.toml", "-o", name, "--curves")
+    assert cli("export", "small.toml", "-o", name, "--curves", "--force")[0] == 0
     frame = polars.read_csv(name) if name.endswith("csv") else polars.read_parquet(name)
     assert sorted(frame["step"].unique()) == [20, 40, 60]
+
+
+def test_an_export_overwrites_nothing_unless_forced(cli):
+    cli("run", "small.toml")
+    Path("mine.csv").write_text("mine")
+    code, _, err = cli("export", "small.toml", "-o", "mine.csv")
+    assert code == 2
+    assert err == "levelfield: mine.csv exists; choose another name with -o, or add --force to overwrite it\n"
+    assert Path("mine.csv").read_text() == "mine"
+    assert cli("export", "small.toml", "-o", "mine.csv", "--force")[0] == 0
+    assert len(polars.read_csv("mine.csv")) == 8
+
+
+def test_overrides_do_not_replace_the_report_of_the_full_study(cli, tmp_path):
+    folder = tmp_path / "levelfield-out/small"
+    _, out, _ = cli("compare", "small.toml", "--json")
+    assert json.loads(out)["overrides"] == {}
+    full = (folder / "report.html").read_bytes()
+    code, out, err = cli("compare", "small.toml", "--trials", "1", "--optimizers", "adam")
+    assert code == 0, err
+    page = folder / "report-trials1-optimizers-adam.html"
+    assert out.startswith("small with trials = 1, optimizers = adam: best of 1 trial by train_loss")
+    assert f"report: {page.relative_to(tmp_path)}" in out
+    for tag in ("h1", "title"):
+        assert f"<{tag}>small with trials = 1, optimizers = adam" in page.read_text("utf-8")
+    code, out, err = cli("report", "small.toml", "--pool", "3", "--json")
+    assert code == 0, err
+    printed = json.loads(out)
+    assert (printed["study"], printed["overrides"]) == ("small", {"pool": "3"})
+    assert Path(printed["report"]).name == "report-pool3.html"
+    assert (folder / "report.html").read_bytes() == full
+    _, out, _ = cli("report", "small.toml", "--trials", "2", "--optimizers", "sgd,adam", "--json")  # as in the file
+    assert Path(json.loads(out)["report"]).name == "report.html"
+    _, out, _ = cli("status", "small.toml", "--pool", "3")
+    assert out.startswith("small with pool = 3\n")
+
+
+def test_the_page_of_a_ladder_with_overrides_has_its_own_name(cli, tmp_path):
+    code, out, err = cli("ladder", "small.toml", "--pool", "2", "--optimizers", "adam", "--json")
+    assert code == 0, err
+    page = tmp_path / "levelfield-out/small/ladder-pool2-optimizers-adam.html"
+    assert json.loads(out)["report"] == str(page.relative_to(tmp_path))
+    assert "<h1>small with pool = 2, optimizers = adam</h1>" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale", "shared", "expected"),
+    [
+        ({}, None, True, "report"),
+        ({}, 0.5, False, "report"),
+        ({}, 0.5, True, "report-scale0.5"),
+        ({"trials": "3", "optimizers": "adam, sgd"}, None, False, "report-trials3-optimizers-adam-sgd"),
+        ({"optimizers": "a b"}, None, False, r"report-optimizers-a_b-[0-9a-f]{6}"),
+        ({"optimizers": "adam-sgd"}, None, False, r"report-optimizers-adam_sgd-[0-9a-f]{6}"),
+        ({"optimizers": "../é"}, None, False, r"report-optimizers-.._.-[0-9a-f]{6}"),
+        ({"optimizers": ", ".join(["optimizer"] * 50)}, None, False, r"report-optimizers-.{62}-[0-9a-f]{6}"),
+    ],
+)
+def test_names_of_reports(settings, scale, shared, expected):
+    path = Overrides(settings, scale).page(Path("out"), "report", shared_folder=shared)
+    assert path.parent == Path("out")
+    assert re.fullmatch(expected, path.name.removesuffix(".html")), path.name
 
 
 def test_check_shows_the_cost_of_a_study(cli):

@@ -113,7 +113,7 @@ def test_curves_are_read_at_an_earlier_step(compared, step):
 def test_before_the_first_evaluation_nothing_is_compared(compared):
     view = compared.at(step=1)
     assert all(math.isnan(row["mean"]) for row in view.rows())
-    assert all(chances[0] == 1 for chances in view.rank_probabilities().values())  # all tie
+    assert all(math.isnan(chance) for chances in view.rank_probabilities().values() for chance in chances)
     assert view.beats("sgd", "adam") == 0.0
     assert view.settles() == 1
     assert {finding.verdict for finding in view.audit()} == {"unknown"}
@@ -387,29 +387,55 @@ def of_losses(made: Any, k: int, **pools: list[float]) -> lf.Comparison:
 def test_an_optimizer_that_wins_mostly_is_not_called_similar_to_the_first(made):
     view = of_losses(made, 3, a=[0.5] * 20, b=[0.1] * 16 + [1e5, 1e6, 1e7, 1e9])
     sentences = view.sentences()
-    assert sentences[0] == "With 3 trials each, a has the best expected train_loss: 0.5."
-    assert sentences[1].startswith("However, b wins 99% of repetitions")
-    assert not any("clearly different" in sentence or "No optimizer" in sentence for sentence in sentences)
+    assert sentences[0].startswith("With 3 trials each, b has the best median train_loss: 0.1 (90% confidence interval")
+    assert "It beats a in at least 99% of repetitions, more than chance explains." in sentences
+    assert any(
+        sentence.startswith("b's mean (") and "lies outside its 5–95% range" in sentence for sentence in sentences
+    )
 
 
-def test_the_first_by_its_mean_can_lose_most_repetitions(made):
+def test_two_few_trials_separate_nothing(made):
     """With a pool of 5, b draws two bad trials with probability 16%."""
     view = of_losses(made, 2, a=[0.5] * 5, b=[0.1] * 3 + [1e7, 1e8])
     assert view.beats("b", "a") == pytest.approx(0.84)
-    assert view.sentences()[1].startswith("However, b wins 84% of repetitions")
+    assert any(
+        sentence.startswith("Not clearly different from a (wins 84% of repetitions).") for sentence in view.sentences()
+    )
+    assert "These trials do not separate any two optimizers." in view.sentences()
 
 
-def test_without_means_no_optimizer_is_the_best(made):
-    view = of_losses(made, 1, a=[0.5, 0.6, math.inf, math.inf], b=[0.1, 0.1, math.inf, math.inf])
-    assert view.sentences()[0].startswith("No optimizer has an expected train_loss")
+def test_without_medians_no_optimizer_is_the_best(made):
+    view = of_losses(made, 1, a=[0.5, math.inf, math.inf, math.inf], b=[0.1, math.inf, math.inf, math.inf])
+    assert view.sentences()[0].startswith("No optimizer has a median train_loss")
     assert view.plan().stretches == []
 
 
-def test_the_ranking_is_not_called_stable_beyond_short_pools(made):
-    """Up to 3 trials b leads; with 10, a does."""
-    view = of_losses(made, 10, a=[0.9] * 17 + [0.1] * 3, b=[0.3] * 3)
-    assert view.sentences()[0].startswith("With 10 trials each, a has the best")
-    assert not any("The ranking is the same" in sentence for sentence in view.sentences())
+def test_an_optimizer_with_fewer_than_k_trials_is_not_ranked(made):
+    view = of_losses(made, 10, a=[0.9] * 20, b=[0.1] * 3)
+    assert "b has 3 feasible trials, fewer than K = 10; it is not ranked yet." in view.sentences()
+    assert not any("best median" in sentence or "beats" in sentence for sentence in view.sentences())
+    assert math.isnan(view.beats_matrix()["b"]["a"])
+    with pytest.raises(UsageError, match=r"k = 10: expected at most 3, the number of feasible trials"):
+        view.beats("b", "a")
+
+
+def test_k_beyond_the_pools_is_refused(compared):
+    with pytest.raises(UsageError, match="k = 500: expected at most"):
+        compared.beats("sgd", "adam", k=500)
+    with pytest.raises(UsageError, match="k = 500: expected at most"):
+        compared.win_rate("sgd", "adam", k=500)
+
+
+def test_pairs_hold_win_rates_with_intervals_and_tests(compared):
+    names = list(compared.study.optimizers)
+    pairs = compared.pairs(3)
+    assert {frozenset(pair["optimizers"]) for pair in pairs} == {*map(frozenset, itertools.combinations(names, 2))}
+    for pair in pairs:
+        ours, theirs = pair["optimizers"]
+        assert pair["wins"]["probability"] == compared.beats(ours, theirs, 3)
+        assert pair["wins"]["low"] <= pair["wins"]["probability"] <= pair["wins"]["high"]
+        either = {(ours, theirs), (theirs, ours)} & {*compared.separated(3)}
+        assert pair["separated"] == bool(either) == (pair["p_value"] < 0.05)
 
 
 def test_a_narrowed_space_is_not_called_an_unfinished_pool(made):
@@ -433,7 +459,7 @@ def test_a_trial_without_a_finite_value_does_not_decide(made, lost):
     assert [view.outcome(name).best(2).mean for name in "ab"] == pytest.approx([5.0, 0.1])
     assert view.outcome("b").best(2, bootstrap=50).mean == pytest.approx(0.1)
     assert view.sentences()[:2] == [
-        "With 2 trials each, b has the best expected train_loss: 0.1.",
+        "With 2 trials each, b has the best median train_loss: 0.1 (90% confidence interval: 0.1 to 0.1).",
         "It beats a in at least 99% of repetitions, more than chance explains.",
     ]
     assert view.outcome("b").best_trial.curve.final("train_loss") == pytest.approx(0.1)
@@ -446,12 +472,85 @@ def test_a_k_of_zero_is_rejected(compared, ask):
         getattr(compared, ask)(*names, k=0)
 
 
-def test_equally_fast_optimizers_are_named_together(made):
-    tables = {"a": SGD | {"rule": "sgd"}, "b": MOMENTUM | {"rule": "momentum"}, "c": MOMENTUM | {"rule": "nesterov"}}
-    study = make_study(tables, trials=1, pool=2, target=lf.Target("train_loss", 1.0))
-    early, late, never = ({"train_loss": curve} for curve in ([1.0, 0.5], [2.0, 1.0], [2.0, 2.0]))
-    sentences = made(study, {"a": [early, early], "b": [early, never], "c": [late, late]}).sentences()
-    (target,) = (sentence for sentence in sentences if "target" in sentence)
-    assert target == (
-        "a and b reach the target (train_loss 1) fastest: 2 steps on average, in 100% (a) and 50% (b) of repetitions."
+ERRORS = [f"{split}_{kind}" for split in ("train", "valid", "test") for kind in ("loss", "error")]
+
+
+def curves_study(pool: int, trials: int, names: str = "abc") -> lf.Study:
+    rules = dict(zip("abc", ("sgd", "momentum", "nesterov"), strict=True))
+    tables = {name: (SGD if name == "a" else MOMENTUM) | {"rule": rules[name]} for name in names}
+    return make_study(tables, trials=trials, pool=pool, target=lf.Target("train_loss", 1.0))
+
+
+EARLY, LATE, NEVER, BRIEF = ({"train_loss": curve} for curve in ([1.0, 0.5], [2.0, 1.0], [2.0, 2.0], [0.9, 1.5]))
+
+
+def test_a_repetition_that_misses_the_target_counts_as_slow(made):
+    """b is fast in the few trials that reach the target; a and c always reach it."""
+    comparison = made(curves_study(20, 1), {"a": [EARLY] * 20, "b": [EARLY] * 8 + [NEVER] * 12, "c": [LATE] * 20})
+    sentences = comparison.sentences()
+    start = next(i for i, sentence in enumerate(sentences) if "target" in sentence)
+    assert sentences[start : start + 3] == [
+        "a reaches the target (train_loss 1) first: a median of 2 steps (90% confidence interval 2 – 2), in 100% of "
+        "repetitions.",
+        "It is faster than c (4 steps, 100%) and b (no median, 40%), more than chance explains.",
+        "Steps are known to 2 steps, the evaluation interval.",
+    ]
+    assert {("a", "b"), ("a", "c")} <= {*comparison.separated_by_steps()}
+
+
+def test_a_target_that_most_repetitions_miss_has_no_winner(made):
+    comparison = made(curves_study(20, 1, "ab"), {"a": [EARLY] * 2 + [NEVER] * 18, "b": [EARLY] * 4 + [NEVER] * 16})
+    assert (
+        "No optimizer reaches the target (train_loss 1) in most repetitions; b does most often (20% of repetitions)."
+        in comparison.sentences()
     )
+
+
+def test_a_target_that_is_reached_for_a_while_is_told(made):
+    comparison = made(curves_study(20, 1, "ab"), {"a": [BRIEF] * 3 + [EARLY] * 17, "b": [LATE] * 20})
+    assert comparison.outcome("a").transient == 3
+    assert (
+        "Some trials reached the target only for a while and ended short of it: 3 of 20 (a)." in comparison.sentences()
+    )
+
+
+def test_many_infeasible_trials_are_told(made):
+    losses = [{"train_loss": [2.0, 0.1]}] * 20
+    pools = {"sgd": losses, "momentum": losses[:10]}
+    comparison = made(make_study(trials=2, pool=10), pools, infeasible={"sgd": range(10)})
+    assert any(
+        sentence.startswith("sgd: 20 trials were run for 10 feasible ones") and "about 4 to get 2" in sentence
+        for sentence in comparison.sentences()
+    )
+
+
+def test_the_answer_names_the_test_metric(made):
+    study = make_study(workload="fashion_mini", trials=1, pool=5)
+    pools = {
+        name: [{metric: [0.5, test if metric == "test_error" else valid] for metric in ERRORS}] * 5
+        for name, valid, test in (("sgd", 0.1, 0.3), ("momentum", 0.2, 0.25))
+    }
+    sentences = made(study, pools).sentences()
+    by_test = "By the mean test_error of the selected trials, momentum is first (25.00%) and sgd is 2nd (30.00%)."
+    assert by_test in sentences
+    # sqrt(0.1 · 0.9 / 2,000)
+    assert "A single valid_error near 10.00% has a standard error of 0.67 points, from 2,000 examples." in sentences
+
+
+def test_a_pool_below_4_3_k_is_warned_about(made):
+    losses = [{"train_loss": [2.0, 0.1]}] * 8
+    sentences = made(make_study(trials=2, pool=8), {"sgd": losses, "momentum": losses}).sentences()
+    (warning,) = [sentence for sentence in sentences if "4.3" in sentence]
+    assert "pool = 9 or more, or trials = 1 or fewer" in warning
+    losses = losses + losses[:1]
+    assert "4.3" not in " ".join(made(make_study(trials=2, pool=9), {"sgd": losses, "momentum": losses}).sentences())
+
+
+def test_a_study_that_selects_by_the_test_set_says_so_first(compared):
+    """What is shown beside it was measured on data that did not select."""
+    by_test = compared.at(select="test_error")
+    assert by_test.sentences()[0] == (
+        "Trials are selected by test_error, so their test_error is optimistic; see valid_error instead."
+    )
+    assert by_test.rows()[0]["valid_error"] == by_test.outcome("sgd").best(4, "valid_error").mean
+    assert not any("optimistic" in sentence for sentence in compared.sentences())

@@ -163,13 +163,16 @@ def test_rows_of_steps_to_the_target(drawn, pools):
 
 
 def test_rows_of_the_best_of_k(drawn, pools):
-    by_trials, by_cost = drawn["best-of-k"].panels
+    by_trials, by_cost, reported = drawn["best-of-k"].panels
     assert by_trials.rows == by_cost.rows
     assert [row["k"] for row in by_trials.rows] == 3 * list(range(1, POOL + 1))
-    for row in by_trials.rows:
+    assert reported.metric == "test_error"
+    for row, reported_row in zip(by_trials.rows, reported.rows, strict=True):
         name, k = row["name"], row["k"]
-        errors = finals(pools, name)
+        errors, reported_errors = finals(pools, name), finals(pools, name, "test_error")
         assert numbers(row) == pytest.approx(selected(errors, errors, k))
+        assert (reported_row["name"], reported_row["k"]) == (name, k)
+        assert numbers(reported_row) == pytest.approx(selected(errors, reported_errors, k))
         spent = INTERVAL * sum(len(trial["valid_error"]) for trial in pools[name])
         assert row["cost"] == pytest.approx(k * spent / POOL)
 
@@ -267,14 +270,19 @@ def test_rows_of_inclusions_are_the_findings_and_a_graph(drawn, comparison):
         expected = pytest.approx((finding.worse, finding.better, finding.p_value), rel=1e-6)
         assert (row["worse"], row["better"], row["p"]) == expected
         assert row["verdict"] == finding.verdict
+        share = finding.coverage.share
+        assert row["coverage"] == ("unknown" if share is None else f"{share:.0%}")
         assert places[row["special"]] == (row["x"], row["y"])
         assert places[row["general"]] == (row["x2"], row["y2"])
         assert row["x"] < row["x2"]
 
 
-def test_a_metric_without_a_counterpart_on_the_test_set_is_shown_once(comparison):
-    drawn = {figure.name: figure for figure in figures(comparison.at(select="test_error").results)}
-    assert [panel.metric for panel in drawn["outcomes"].panels] == ["test_error"]
+def test_the_metric_that_selects_is_never_the_reported_one(comparison):
+    """Where the test set selects, the validation set is held out."""
+    for select, report in (("train_loss", "test_loss"), ("test_error", "valid_error")):
+        drawn = {figure.name: figure for figure in figures(comparison.at(select=select).results)}
+        assert [panel.metric for panel in drawn["outcomes"].panels] == [select, report]
+        assert drawn["selection"].panels[0].metric == report
 
 
 # ---------------------------------------------------------------------------- files

@@ -286,9 +286,8 @@ def test_status_does_not_count_followed_trials(command, run):
 def test_export_leaves_out_followed_trials(command, run, tmp_path, curves):
     frames = []
     for store in (run.plain, run.seeded):
-        assert (
-            command("export", "study.toml", "-o", str(tmp_path / "out.parquet"), "--store", str(store), *curves)[0] == 0
-        )
-        frames.append(polars.read_parquet(tmp_path / "out.parquet"))
+        path = tmp_path / f"{store.stem}.parquet"
+        assert command("export", "study.toml", "-o", str(path), "--store", str(store), *curves)[0] == 0
+        frames.append(polars.read_parquet(path))
     assert frames[1].equals(frames[0])
     assert set(frames[1]["optimizer"]) == OPTIMIZERS.keys()

@@ -14,10 +14,9 @@ from scipy import stats
 import levelfield as lf
 from levelfield.analysis.intervals import (
     binomial_cdf,
+    chance_of_any,
     compare_pairs,
-    needed_to_separate,
     needed_trials,
-    two_sided_p_value,
 )
 
 finite = st.floats(-1e6, 1e6)
@@ -97,6 +96,22 @@ def test_intervals_of_the_win_rate_cover_the_true_one(n: int, k: int, shift: flo
     assert all(0 <= chance.low <= chance.probability <= chance.high <= 1 for chance in chances)
 
 
+@pytest.mark.parametrize("level", [0.8, 0.9, 0.99])
+def test_the_interval_of_a_success_is_scipys_exact_one(level: float) -> None:
+    for successes, n in ((0, 5), (1, 5), (5, 5), (7, 20)):
+        theirs = stats.binomtest(successes, n).proportion_ci(level, method="exact")
+        ours = chance_of_any(successes, n, 1, level)
+        assert (ours.probability, ours.low, ours.high) == pytest.approx((successes / n, theirs.low, theirs.high))
+
+
+@given(st.integers(0, 30), st.integers(1, 30), st.integers(1, 50))
+def test_the_chance_of_any_success_rises_with_the_number_of_trials(successes: int, n: int, k: int) -> None:
+    successes = min(successes, n)
+    fewer, more = chance_of_any(successes, n, k), chance_of_any(successes, n, k + 1)
+    assert 0 <= fewer.low <= fewer.probability <= fewer.high <= 1
+    assert (fewer.low, fewer.probability, fewer.high) <= (more.low, more.probability, more.high)
+
+
 def test_a_win_rate_needs_as_many_trials_as_k() -> None:
     with pytest.raises(ValueError, match="k = 500: expected at most 3"):
         lf.beats([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], 500)
@@ -129,7 +144,9 @@ def test_one_trial_each_separates_nothing() -> None:
 def test_the_two_sided_test_has_no_side() -> None:
     generator = np.random.default_rng(2)
     ours, theirs = generator.normal(size=30), generator.normal(size=40) + 0.4
-    assert two_sided_p_value(ours, theirs, 5) == pytest.approx(two_sided_p_value(theirs, ours, 5), abs=0.02)
+    (forward,), (backward,) = compare_pairs({"a": ours, "b": theirs}, 5), compare_pairs({"b": theirs, "a": ours}, 5)
+    assert forward.p_value == pytest.approx(backward.p_value, abs=0.02)
+    assert (forward.better, forward.worse) == (backward.better, backward.worse)
 
 
 def test_the_trials_that_would_separate_two_pools_do() -> None:
@@ -139,8 +156,9 @@ def test_the_trials_that_would_separate_two_pools_do() -> None:
     def pair(n: int) -> tuple[np.ndarray, np.ndarray]:
         return generator.normal(size=n), generator.normal(size=n) + shift
 
-    estimates = [needed_to_separate(*pair(25), k, pairs=1) for _ in range(40)]
-    known = [estimate for estimate in estimates if estimate]
+    tests = [compare_pairs(dict(zip("ab", pair(25), strict=True)), k)[0] for _ in range(60)]
+    assert all(test.needed is None or test.needed > 25 for test in tests)
+    known = [test.needed for test in tests if test.needed]
     assert len(known) > 20
     typical = int(np.median(known))
     separated = [compare_pairs(dict(zip("ab", pair(typical), strict=True)), k)[0].separated for _ in range(40)]

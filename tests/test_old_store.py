@@ -1,10 +1,11 @@
 """A store written by an earlier version opens, and gives the same numbers.
 
-tests/fixtures/old_store.sqlite was written, and old_store.json was printed, before the code was reorganized:
+tests/fixtures/old_store.sqlite was written, and old_store.json was printed, before the code was reorganized, by the
+studies in tests/fixtures/old_studies:
 
-    levelfield compare wilson --pool 8 --trials 4 --seed-inclusions
-    levelfield rerun wilson --pool 8 --trials 4 --seeds 2
-    levelfield compare quadratic --pool 6 --trials 3 --steps 200 --optimizers sgd,momentum,adam
+    levelfield compare wilson.toml --seed-inclusions
+    levelfield rerun wilson.toml --seeds 2
+    levelfield compare quadratic.toml
 """
 
 from __future__ import annotations
@@ -24,12 +25,6 @@ from levelfield.derive.rerun import rerun_study
 from levelfield.search import Search
 
 EXPECTED: dict[str, Any] = json.loads((FIXTURES / "old_store.json").read_text("utf-8"))
-STUDIES = {
-    "wilson": lambda: lf.load_study("wilson").replace(pool=8, trials=4),
-    "quadratic": lambda: (
-        lf.load_study("quadratic").replace(pool=6, trials=3, steps=200).only(["sgd", "momentum", "adam"])
-    ),
-}
 
 
 @pytest.fixture
@@ -53,9 +48,9 @@ def same(actual: Any, expected: Any, path: str = "") -> None:
         assert actual == expected, path
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OLD_STUDIES)
 def test_the_old_store_gives_the_same_numbers(name, old_store, command):
-    code, out, err = command("report", *OLD_STUDIES[name], "--store", str(old_store), "--json")
+    code, out, err = command("report", OLD_STUDIES[name], "--store", str(old_store), "--json")
     assert code == 0, err
     expected = {key: value for key, value in EXPECTED[name].items() if key != "reruns"}
     assert all(expected[key] for key in ("rows", "beats", "audit", "boundaries", "health"))
@@ -63,7 +58,7 @@ def test_the_old_store_gives_the_same_numbers(name, old_store, command):
 
 
 def test_followed_trials_and_reruns_are_found(old_store):
-    comparison = lf.Comparison.load(STUDIES["wilson"](), old_store)
+    comparison = lf.Comparison.load(lf.load_study(OLD_STUDIES["wilson"]), old_store)
     assert len(comparison.followed) == len(EXPECTED["wilson"]["seeded"]) == 3
     assert comparison.reruns.keys() == EXPECTED["wilson"]["reruns"].keys()
     for optimizer, expected in EXPECTED["wilson"]["reruns"].items():
@@ -76,7 +71,7 @@ def test_followed_trials_and_reruns_are_found(old_store):
 
 def test_identities_and_points_are_the_stored_ones(old_store):
     """Every stored trial belongs to one of the studies, at the point that its search defines."""
-    studies = [make() for make in STUDIES.values()]
+    studies = [lf.load_study(path) for path in OLD_STUDIES.values()]
     results = lf.Comparison.load(studies[0], old_store).results
     studies += [following.study for following in followings(results)]
     studies.append(rerun_study(results, seeds=2))
@@ -91,11 +86,11 @@ def test_identities_and_points_are_the_stored_ones(old_store):
         assert (point.hyperparameters, point.seed) == (json.loads(hyperparameters), seed)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OLD_STUDIES)
 def test_nothing_is_left_to_train(name, old_store, command):
     """A run on the old store trains nothing and leaves it unchanged."""
     before = old_store.read_bytes()
-    code, _, err = command("run", *OLD_STUDIES[name], "--store", str(old_store))
+    code, _, err = command("run", OLD_STUDIES[name], "--store", str(old_store))
     assert code == 0, err
     assert "nothing to run" in err
     assert old_store.read_bytes() == before

@@ -76,8 +76,9 @@ def test_an_outcome_at_a_step_equals_that_of_shorter_trials(curves, step, k):
     points = [ours.best_trial and ours.best_trial.point for ours in (at, cut)]
     assert points[0] == points[1]
     assert (points[0] is None) == (not np.isfinite(at.values()).any())
-    other = from_errors([[0.5, 0.4, 0.3]])
-    assert at.beats(other.at(step=step), k) == cut.beats(from_errors([[0.5, 0.4, 0.3]], end=step), k)
+    other = [[0.5, 0.4, 0.3]] * 3
+    k = min(k, len(curves), len(other))
+    assert at.beats(from_errors(other).at(step=step), k) == cut.beats(from_errors(other, end=step), k)
 
 
 @given(curves=ERRORS, k=st.integers(1, 5))
@@ -139,6 +140,23 @@ def test_metrics_that_disagree_select_different_trials():
     trials = [trial(0, error=[0.1] * 3, accuracy=[0.2] * 3), trial(1, error=[0.3] * 3, accuracy=[0.9] * 3)]
     assert outcome(trials).best_trial is trials[0]
     assert outcome(trials).at(select="accuracy").best_trial is trials[1]
+
+
+@pytest.mark.parametrize(
+    ("select", "metrics", "reported"),
+    [
+        ("valid_error", "train_loss valid_loss valid_error test_loss test_error", "test_error"),
+        ("train_loss", "train_loss valid_loss valid_error test_loss test_error", "test_loss"),
+        ("test_error", "train_loss valid_loss valid_error test_loss test_error", "valid_error"),
+        ("valid_perplexity", "train_loss valid_perplexity test_loss test_error", "test_loss"),
+        ("train_loss", "train_loss valid_loss", "valid_loss"),
+        ("valid_loss", "train_loss valid_loss", None),  # nothing else is held out
+        ("test_error", "train_loss train_error test_error", None),
+        ("train_loss", "train_loss", None),
+    ],
+)
+def test_the_reported_metric_is_of_data_that_did_not_select(select, metrics, reported):
+    assert Outcome("ours", [], 0, dict.fromkeys(metrics.split(), Direction.MINIMIZE), select).test_metric == reported
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ READING = {
 @pytest.mark.parametrize("name", READING)
 def test_reading_a_store_loads_no_jax(name, study, tmp_path):
     shutil.copy(FIXTURES / "old_store.sqlite", tmp_path / "trials.db")
-    assert not loaded_by_command(tmp_path, *READING[name], *OLD_STUDIES[study], "--store", "trials.db") & JAX
+    assert not loaded_by_command(tmp_path, *READING[name], OLD_STUDIES[study], "--store", "trials.db") & JAX
 
 
 @pytest.mark.parametrize("arguments", [["studies"], ["workloads"], ["data", "list"]], ids=" ".join)

@@ -111,6 +111,15 @@ def test_other_numbers_of_trials_and_metrics(page, comparison):
     assert len({str(table) for table in answers}) == len(QUESTIONS)
 
 
+def test_a_metric_that_selects_is_not_also_reported(page, comparison):
+    """Choosing the reported metric to select by reports the one that selected before."""
+    ask(page, select="test_error")
+    assert page.locator("#report option:checked").text_content() == "valid_error"
+    assert_table(page, answer(comparison, comparison.study.trials, "test_error"), "valid_error")
+    ask(page, select="train_loss")
+    assert page.locator("#report option:checked").text_content() == "valid_error"
+
+
 def test_the_chosen_metrics_are_on_the_axes(page):
     assert_drawn(page)
     ask(page, k=9, select="train_loss", report="valid_loss")
@@ -422,8 +431,8 @@ def test_sentences_are_marked_as_the_study_s_when_something_is_moved(page, compa
     for move in moves:
         ask(page, **move)
         assert page.evaluate(visible) == notes.count()
-        assert f"K = {K}, selected by valid_error" in page.locator(".answer .as-run").text_content()
-        assert float(page.locator(".answer p:not(.as-run)").first.evaluate("p => getComputedStyle(p).opacity")) < 1
+        assert f"K = {K}, selected by valid_error" in page.locator("#answer .as-run").text_content()
+        assert float(page.locator("#answer p:not(.as-run)").first.evaluate("p => getComputedStyle(p).opacity")) < 1
         reset(page)
         assert page.evaluate(visible) == 0
     ask(page, report="train_loss")  # which the sentences do not depend on

@@ -51,6 +51,37 @@ import levelfield as lf
 from levelfield import workloads
 from levelfield.trial import Direction
 
+# ---------------------------------------------------------------------------- coverage of inclusions
+
+
+def test_an_inclusion_that_is_not_covered_stays_so_for_every_question(opened, made):
+    """momentum cannot be 0, as sgd needs it."""
+    study = little_study({"sgd": SGD, "momentum": MOMENTUM | {"one_minus_momentum": {"log": [1e-3, 0.5]}}})
+    comparison = made(study, pools_of(LITTLE, POOL))
+    page = opened(comparison)
+    evidence = page.locator("[data-cell=evidence]")
+    assert evidence.text_content().startswith("momentum's space cannot express sgd: one_minus_momentum must reach 1")
+    assert evidence.is_visible()
+    for k, select in ((K, "valid_error"), (1, "train_loss"), (POOL, "test_error")):
+        ask(page, k=k, select=select)
+        view = answer(comparison, k, select)
+        assert audit_table(page) == expected_audit(view)
+        assert audit_table(page)[0][-2:] == ["0%", "not covered"]
+
+
+def test_coverage_is_that_of_the_full_ranges(opened, made):
+    """In the part of momentum's space that the page looks at, nothing covers sgd."""
+    comparison = made(little_study(), pools_of(LITTLE, POOL))
+    ranges = {"momentum": {"one_minus_momentum": (None, 0.5)}}
+    assert comparison.narrowed(ranges).audit()[0].verdict == "not covered"
+    page = opened(comparison)
+    narrow(page, comparison.study, ranges)
+    view = answer(comparison, ranges=ranges)
+    assert audit_table(page) == expected_audit(view, comparison)
+    assert audit_table(page)[0][-2] == "100%"
+    assert "coverage remain those of the full ranges" in page.locator("main").text_content()
+
+
 # ---------------------------------------------------------------------------- metrics that are maximized
 
 
@@ -128,7 +159,7 @@ def assert_in_sight(page: Any, better: str) -> list[dict[str, Any]]:
 
 def test_errors_in_sight(opened, made):
     shown = assert_in_sight(opened(four_optimizers(made)), "low")
-    assert len(shown) == 2 + len(OPTIMIZERS)
+    assert len(shown) == 3 + len(OPTIMIZERS)
 
 
 def test_accuracies_in_sight(opened, accuracies):
@@ -138,7 +169,7 @@ def test_accuracies_in_sight(opened, accuracies):
 def test_one_trial_in_sight(opened, made):
     """A line through a single K has no length, so the chart has points instead."""
     shown = [chart for chart in assert_in_sight(opened(one_trial(made)), "low") if "k" in chart["rows"][0]]
-    assert [chart["points"] for chart in shown] == [len(LITTLE), len(LITTLE)]
+    assert [chart["points"] for chart in shown] == [len(LITTLE)] * 3
 
 
 def test_axes_show_short_numbers(opened, made):

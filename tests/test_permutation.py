@@ -14,7 +14,7 @@ from scipy import stats
 
 from levelfield.analysis import permutation
 from levelfield.analysis.best_of import probability_better
-from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, holm, lead, p_value
+from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, holm, lead, lead_tests, p_value, relevant
 
 NAN, INF = math.nan, math.inf
 TIED = st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0, INF]), min_size=1, max_size=4)  # small enough to enumerate
@@ -322,6 +322,40 @@ def test_with_one_trial_large_pools_agree_with_the_normal_approximation():
     normal = stats.mannwhitneyu(ours, theirs, alternative="less", method="asymptotic").pvalue
     assert 0.02 < normal < 0.5
     assert p_value(ours, theirs, 1) == pytest.approx(normal, abs=noise(normal) + 1e-3)
+
+
+@pytest.mark.parametrize("k", [1, 4, 60])
+def test_the_values_left_out_do_not_change_the_lead(k):
+    """Beyond the relevant values, hardly any best of k is left to be found."""
+    generator = np.random.default_rng(6)
+    ours, theirs = generator.normal(size=300), generator.normal(size=250)
+    values = np.sort([*ours, *theirs])
+    cut = values[relevant(len(values), k) - 1]
+    shuffled = [np.where(pool > cut, math.inf, pool) for pool in (ours, theirs)]
+    assert lead(*shuffled, k) == pytest.approx(lead(ours, theirs, k), abs=1e-7)
+
+
+@pytest.mark.parametrize("draw", [continuous, tied, partly_infinite])
+def test_tests_together_are_the_tests_alone(draw):
+    """Pairs of the same sizes share their deals, with or without the same ties."""
+    generator = np.random.default_rng(7)
+    pools = [draw(generator, n) for n in (20, 20, 20, 15)]
+    pools.append(pools[0] - 9)  # a lead that takes all permutations
+    pairs = [*itertools.permutations(pools, 2), (np.array([]), pools[0])]
+    together = lead_tests(pairs, 4)
+    for (ours, theirs), test in zip(pairs[:-1], together[:-1], strict=True):
+        assert test == lead_tests([(ours, theirs)], 4)[0]
+        assert test.lead == lead(ours, theirs, 4)
+        assert test.p_value == p_value(ours, theirs, 4)
+    assert math.isnan(together[-1].p_value)
+
+
+def test_the_spread_is_that_of_all_deals():
+    values, k = np.array([0.0, 1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 9.0]), 2
+    ways = itertools.combinations(range(8), 3)
+    leads = [lead(values[list(way)], np.delete(values, way), k) for way in ways]
+    test = lead_tests([(values[:3], values[3:])], k)[0]
+    assert test.spread == pytest.approx(np.std(leads), rel=0.15)
 
 
 # Holm's method

@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import NOWHERE
+from fakes import NOWHERE, FormulaExecutor
 from helpers import make_study
 
 import levelfield as lf
 from levelfield import rerun_study
+from levelfield.analysis.reruns import reruns
 from levelfield.errors import UnknownName, UsageError
+from levelfield.report.latex import latex_tables
 from levelfield.report.narrative import rerun_sentences
 from levelfield.search import Search
-from levelfield.trial import Curve, Status, Trial
+from levelfield.trial import Curve, Point, Status, Trial
 from levelfield.workloads import get_workload
 
 SCHEDULE = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": {"choice": [1e-3, 1e-2, 1e-1]}}
@@ -223,23 +225,70 @@ def test_health_compares_the_best_trials_with_seeds(compared, store):
 
 
 def test_reruns_in_words(compared, store):
+    """The selected value against what its hyperparameters give again."""
     again = rerun_study(compared, seeds=3)
     added(store, again, "sgd", [0.12, 0.14, 0.16], other=0.3)
     added(store, again, "adam", [0.25, None, 0.15], other=0.4)
     comparison = lf.Comparison.load(compared.study, store)
     assert rerun_sentences(comparison.results) == [
-        "sgd's best trial with 3 seeds: valid_error 14.00% (12.00% … 16.00%), test_error 30.00% (30.00% … 30.00%).",
-        "adam's best trial with 3 seeds, 1 of them infeasible: valid_error 20.00% (15.00% … 25.00%), "
-        "test_error 40.00% (40.00% … 40.00%).",
+        "sgd's best trial has valid_error 10.00% and test_error 50.00%; 3 reruns with new seeds average "
+        "14.00% (12.00% … 16.00%) and 30.00% (30.00% … 30.00%).",
+        "adam's best trial has valid_error 20.00% and test_error 50.00%; 3 reruns with new seeds, 1 of them "
+        "infeasible, average 20.00% (15.00% … 25.00%) and 40.00% (40.00% … 40.00%).",
     ]
     assert rerun_sentences(compared.results) == []
-    assert rerun_sentences(comparison.results, "trial 2")[0].startswith("sgd's trial 2 with 3 seeds")
+    assert rerun_sentences(comparison.results, 2)[0].startswith("sgd's trial 2 has valid_error 60.00%")
+    earlier = comparison.at(step=4).results  # all trials are equal then, so another one is the best
+    assert rerun_sentences(earlier) == []
 
 
 def test_reruns_that_all_diverge_in_words(compared, store):
     added(store, rerun_study(compared, ["sgd"]), "sgd", [None, None])
     (sentence,) = rerun_sentences(lf.Comparison.load(compared.study, store).results)
-    assert sentence == "sgd's best trial with 2 seeds, 2 of them infeasible: no feasible trial."
+    assert sentence == "sgd's best trial: no feasible trial in 2 reruns with new seeds."
+
+
+def test_a_single_rerun_in_words(compared, store):
+    added(store, rerun_study(compared, ["sgd"]), "sgd", [0.15], other=0.3)
+    (sentence,) = rerun_sentences(lf.Comparison.load(compared.study, store).results)
+    assert sentence == (
+        "sgd's best trial has valid_error 10.00% and test_error 50.00%; 1 rerun with a new seed gives 15.00% and "
+        "30.00%."
+    )
+
+
+def test_reruns_in_latex(compared, store):
+    added(store, rerun_study(compared, ["sgd"]), "sgd", [0.12, 0.14, 0.16], other=0.3)
+    tables = latex_tables(lf.Comparison.load(compared.study, store).results)
+    assert (
+        r"sgd & 10.00\% & 14.00\% & 12.00\% -- 16.00\% & 50.00\% & 30.00\% & 30.00\% -- 30.00\% & 3 \\"
+        in tables["reruns"]
+    )
+    assert "reruns" not in latex_tables(compared.results)
+
+
+def test_compare_reruns_the_best_trials():
+    """A selected trial is better than its hyperparameters are: all of its advantage here is luck."""
+    luck = {}
+
+    def loss(optimizer: str, point: Point) -> float:
+        luck[optimizer, point.seed] = value = np.random.default_rng(point.seed).uniform()
+        return value if optimizer == "sgd" else math.inf
+
+    study = make_study(trials=5, pool=20)
+    comparison = lf.compare(study, "sqlite://", executor=FormulaExecutor(loss), reruns=50)
+    assert list(comparison.reruns) == ["sgd"]
+    (again,) = reruns(comparison.results)
+    assert (again.seeds, again.feasible) == (50, 50)
+    pool = [luck["sgd", Search(study, "sgd").point(index).seed] for index in range(20)]
+    fresh = rerun_study(comparison, ["sgd"])
+    means = [luck["sgd", Search(fresh, "sgd").point(index).seed] for index in range(50)]
+    spread = again.metrics["train_loss"]
+    expected = (min(pool), np.mean(means), min(means), max(means))
+    assert (spread.selected, spread.mean, spread.min, spread.max) == pytest.approx(expected)
+    assert spread.mean > spread.selected + 0.3
+    with pytest.raises(UsageError, match=r"^reruns = -1: expected an integer of at least 0"):
+        lf.compare(study, "sqlite://", reruns=-1)
 
 
 def test_the_report_shows_reruns(compared, store, tmp_path):
@@ -292,25 +341,35 @@ def test_the_rerun_command(command):
     losses = stored(3, 3)
     assert len(losses) == len(set(losses)) == 3
     mean, low, high = (f"{value:.4g}" for value in (np.mean(losses), min(losses), max(losses)))
-    assert f"sgd's best trial with 3 seeds: train_loss {mean} ({low} … {high})." in out.splitlines()
-    assert "momentum's best trial with 3 seeds" in out
+    expected = f"sgd's best trial has train_loss 1; 3 reruns with new seeds average {mean} ({low} … {high})."
+    assert expected in out.splitlines()
+    assert "momentum's best trial has train_loss 1.4;" in out
     code, out, err = command("rerun", "mine.toml", "--seeds", "3", "--json")
     assert code == 0
     assert "nothing to run" in err
     printed = json.loads(out)
     assert list(printed) == ["sgd", "momentum"]
     assert (printed["sgd"]["seeds"], printed["sgd"]["feasible"]) == (3, 3)
-    expected = {"mean": np.mean(losses), "min": min(losses), "max": max(losses)}
-    assert printed["sgd"]["train_loss"] == pytest.approx(expected)
+    spread = {"selected": 1.0, "mean": np.mean(losses), "min": min(losses), "max": max(losses)}
+    assert printed["sgd"]["train_loss"] == pytest.approx(spread)
     code, out, _ = command("report", "mine.toml")
     assert "The best trials with new seeds:" in out
-    assert f"train_loss {mean} ({low} … {high})" in out
+    assert " ".join(expected.split()) in " ".join(out.split())
+    assert json.loads(command("report", "mine.toml", "--json")[1])["reruns"] == printed
+
+
+def test_compare_with_reruns(command):
+    code, out, err = command("compare", "mine.toml", "--reruns", "2", "--json")
+    assert code == 0, err
+    assert "sgd: 2/2 feasible" in err
+    assert {name: entry["seeds"] for name, entry in json.loads(out)["reruns"].items()} == {"sgd": 2, "momentum": 2}
+    assert len(stored(3, 2)) == 2
 
 
 def test_the_rerun_command_with_another_trial(command):
     code, out, err = command("rerun", "mine.toml", "--optimizers", "sgd", "--trial", "2", "--seeds", "2")
     assert code == 0, err
-    assert out.startswith("sgd's trial 2 with 2 seeds: train_loss ")
+    assert out.startswith("sgd's trial 2 has train_loss 2; 2 reruns with new seeds average ")
     assert len(stored(2, 2)) == 2
     assert stored(3, 2) == []
 
@@ -341,6 +400,7 @@ def test_the_plan_command(command):
         "optimizer": "sgd",
         "trials": 0,
         "expected": None,
+        "reported": None,
         "hours": pytest.approx(0.5 * 4 / 3 / 3600),
         "enough": True,
     }

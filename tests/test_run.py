@@ -212,7 +212,7 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
     class Listener:
         finished = 0
 
-        def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+        def begin(self, study: lf.Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
             heard.append(f"begin {stored}")
 
         def advance(self, optimizer: str, progress: Any) -> None:

@@ -250,6 +250,31 @@ class TestEveryStore:
             assert store.provenance("sgd") == [HERE]
         assert count(location, "provenance") == 2
 
+    def test_versions_of_code_are_kept_apart(self, location: str) -> None:
+        """Trials of another version are set aside, and return with their version."""
+        versions = {0: "old", 1: "older", 2: "old", 3: "new", 4: ""}
+        with Store.open(location) as store:
+            for index, code in versions.items():
+                store.add("adam", DEFINITION, METRICS, [trial_of(index)], HERE | ({"code": code} if code else {}))
+            store.add("sgd", DEFINITION, METRICS, [trial_of(0)], HERE | {"code": "old"})
+            assert store.codes("adam") == versions
+            for current, indices in {"new": [3, 4], "old": [0, 2, 4], "older": [1, 4], "unknown": [4]}.items():
+                for _ in range(2):
+                    store.keep_code_apart("adam", current)
+                    trials = store.trials("adam")
+                    assert [trial.point.index for trial in trials] == indices
+                    assert {trial.code for trial in trials} <= {current, ""}
+                    for trial in trials:
+                        assert_same(trial, trial_of(trial.point.index))
+                assert store.count() == 6
+            assert store.codes("sgd") == {0: "old"}
+            store.keep_code_apart("nadam", "new")
+            store.add("adam", DEFINITION, METRICS, [trial_of(0)], HERE | {"code": "old"})  # trained again
+            store.keep_code_apart("adam", "new")
+            store.keep_code_apart("adam", "old")
+            assert [trial.point.index for trial in store.trials("adam")] == [0, 2, 4]
+            assert store.count() == 6
+
     def test_adding_no_trials_writes_nothing(self, location: str) -> None:
         with Store.open(location) as store:
             store.add("adam", DEFINITION, METRICS, [], HERE)

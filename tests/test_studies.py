@@ -25,9 +25,18 @@ def test_every_built_in_study_is_valid(name):
 
 @pytest.mark.parametrize("name", ["fashion_mini", "tolstoi_mini", "quadratic"])
 def test_the_embedded_studies_compare_the_six_optimizers_of_the_paper(name):
+    assert list(lf.load_study(name).optimizers) == SIX
+
+
+@pytest.mark.parametrize("name", ["fashion_mini", "tolstoi_mini", "quadratic", "wilson"])
+def test_the_embedded_studies_can_show_what_they_are_meant_to_show(name):
+    """General optimizers can express most of their special cases, and the pools hold enough trials for an answer."""
     study = lf.load_study(name)
-    assert list(study.optimizers) == SIX
-    assert study.pool >= 20
+    assert study.pool >= 5 * study.trials
+    coverage = lf.coverage(study)
+    assert {covered.edge.general for covered in coverage.covered} >= {"momentum", "adam"}
+    for covered in coverage.covered:
+        assert covered.share > 0.6, covered
 
 
 def test_on_wilsons_problem_adam_loses_only_with_the_default_epsilon(tmp_path):
@@ -46,9 +55,9 @@ def test_the_default_comparison(tmp_path):
     comparison = lf.compare(lf.load_study("fashion_mini"), tmp_path / "trials.db")
     assert comparison.complete
     for name in SIX:
-        assert comparison.outcome(name).best(k=10).mean < 0.15
+        assert comparison.outcome(name).best(k=5).mean < 0.15
     for special, general in [("sgd", "momentum"), ("momentum", "adam"), ("nesterov", "nadam"), ("momentum", "rmsprop")]:
-        assert comparison.beats(special, general, k=10) < 0.95
+        assert comparison.beats(special, general, k=5) < 0.95
     assert comparison.write_report(tmp_path / "report.html").stat().st_size < 3e6
 
 

@@ -41,7 +41,7 @@ def with_optimizer(study_changes: dict | None = None, **table) -> lf.Study:
 def test_defaults_come_from_the_workload():
     study = lf.Study(workload="fashion_mini", steps=10, trials=3, optimizers={"sgd": {"learning_rate": LOG}})
     assert (study.batch_size, study.eval_interval, study.select) == (64, 250, "valid_error")
-    assert study.pool == study.trials == 3
+    assert (study.trials, study.pool, study.replacement) == (3, 15, True)
     assert (study.seed, study.search, study.target) == (0, "quasirandom", None)
     assert study.optimizer("sgd").schedule == "constant"
 
@@ -298,6 +298,12 @@ def error_of(content: dict) -> str:
         ({"target": {"metric": "valid_error", "value": 0.1, "when": 3}}, ["target.when"]),
         ({"target": {"metrc": "valid_error", "value": 0.1}}, ["target.metrc", "did you mean 'metric'?"]),
         ({"target": 0.066}, ["target = 0.066", "expected a table"]),
+        (
+            {"target": {"metric": "valid_error", "value": 14}},
+            ["target.value = 14: valid_error lies between 0 and 1; for 14% write 0.14"],
+        ),
+        ({"target": {"metric": "test_error", "value": 101}}, ["target.value = 101: test_error lies between 0 and 1"]),
+        ({"target": {"metric": "valid_error", "value": -0.1}}, ["target.value = -0.1: valid_error lies between"]),
         ({"trials": 501}, ["trials = 501", "pool = 500", "raise pool or lower trials"]),
         ({"trials": 0}, ["trials = 0", "expected an integer of at least 1"]),
         ({"pool": -1}, ["pool = -1", "expected an integer of at least 1"]),
@@ -542,15 +548,20 @@ def test_a_float_without_a_fraction_is_an_integer(field):
     assert study.identity("ours") == small(**{field: getattr(study, field), "pool": 1000}).identity("ours")
 
 
+@pytest.mark.parametrize("target", [("valid_error", 0.0), ("valid_error", 1.0), ("train_loss", 14.0)])
+def test_a_target_can_be_any_value_that_its_metric_can_have(target):
+    assert from_file(target=lf.Target(*target)).target.value == target[1]
+
+
 def test_a_target_can_be_a_record():
     target = lf.Target("valid_error", 0.066)
     assert from_file(target=target).spec() == from_file().spec()
     assert from_file(target=None).replace(target=target).target == target
 
 
-def test_a_pool_that_was_never_given_follows_trials():
+def test_a_pool_that_was_never_given_is_five_times_trials():
     study = lf.Study(workload="quadratic", steps=10, trials=2, optimizers={"sgd": {"learning_rate": LOG}})
-    assert study.replace(trials=3).pool == 3
+    assert study.replace(trials=3).pool == 15
     assert study.replace(pool=7).replace(trials=3).pool == 7
     with pytest.raises(StudyError, match=r"trials = 5 exceeds pool = 4"):
         small().replace(trials=5)

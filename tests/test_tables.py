@@ -95,14 +95,15 @@ def test_open_ends_in_latex(made, pools):
 
 def test_the_table_of_the_audit(comparison):
     heading, *rows = cells(latex_tables(comparison.results)["audit"])
-    assert heading == ["inclusion", "worse", "better", "p", "verdict"]
+    assert heading == ["inclusion", "worse", "better", "p", "coverage", "verdict"]
     assert [row[0] for row in rows] == [
         rf"{special} $\subseteq$ {general}"
         for special, general in (("sgd", "momentum"), ("sgd", "adam"), ("momentum", "adam"))
     ]
     for row, finding in zip(rows, comparison.audit(), strict=True):
         numbers = [rf"{100 * finding.worse:.0f}\%", rf"{100 * finding.better:.0f}\%", f"{finding.p_value:.2g}"]
-        assert row[1:] == [*numbers, finding.verdict]
+        share = finding.coverage.share
+        assert row[1:] == [*numbers, "unknown" if share is None else rf"{100 * share:.0f}\%", finding.verdict]
 
 
 def test_the_table_of_spaces(comparison):

@@ -29,10 +29,11 @@ def test_numpy_and_jax_see_the_same_deviations(inclusion, scale):
     special, general = get_rule(inclusion.special), get_rule(inclusion.general)
     points = [space.hyperparameters(unit) for unit in generator.random((12, len(space.free)))]
     gradients = scale * generator.normal(size=(len(points), 30, 4))
-    limits = {inclusion.limit: LIMITS[:, None]} if inclusion.limit else {}
-    columns = {name: column([point[name] for point in points], (-1, 1, 1)) for name in points[0]}
-    expected = trajectory(special.equations, columns, gradients[:, None])
-    followed = trajectory(general.equations, inclusion.image(columns, limits), gradients[:, None])
+    limits = {inclusion.limit: LIMITS} if inclusion.limit else {}
+    columns = {name: column([point[name] for point in points], (-1, 1)) for name in points[0]}
+    steps_first = np.moveaxis(gradients, 0, -1)[..., None]
+    expected = trajectory(special.equations, columns, steps_first)
+    followed = trajectory(general.equations, inclusion.image(columns, limits), steps_first)
     opens = [{inclusion.limit: limit} for limit in LIMITS] if inclusion.limit else [{}]
     in_jax = following.deviations(
         special, general, inclusion.image, points, [inclusion.open | open for open in opens], gradients
@@ -52,4 +53,5 @@ def test_a_trajectory_in_numpy_is_the_one_in_jax(rule):
     gradients = np.random.default_rng(1).normal(size=(20, 3))
     with jax.enable_x64(True):
         expected = np.asarray(following.trajectory(get_rule(rule), values, jax.numpy.asarray(gradients)))
-    np.testing.assert_allclose(trajectory(get_rule(rule).equations, values, gradients), expected, rtol=1e-12)
+    actual = list(trajectory(get_rule(rule).equations, values, gradients))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import levelfield as lf
 from levelfield import rules, user_code
 from levelfield.derive.follow import followings
-from levelfield.errors import StudyError
+from levelfield.errors import StaleTrials, StudyError
 
 OWN = """
 import levelfield as lf
@@ -79,25 +80,45 @@ def test_code_imports_the_modules_of_its_own_folder(own, tmp_path):
 CHANGED = "import optax\nrate = lambda learning_rate: optax.sgd(2 * learning_rate)\n"
 
 
-def test_the_commands_report_trials_of_changed_code(own, command, monkeypatch):
-    """A digest of the code is stored with each trial, because a change may not have changed the version."""
-    monkeypatch.chdir(own.parent)
-    code, out, err = command("compare", "study.toml")
-    assert code == 0, err
-    assert "different version" not in err
-    (own.parent / "beside.py").write_text(CHANGED)
-    code, out, err = command("compare", "study.toml", "--pool", "2")
-    assert code == 0, err
-    assert "own: the stored trials were trained with a different version of" in err
-    assert "2 versions of the study's custom code" in out
-
-
-def test_compare_warns_about_trials_of_changed_code(own, store):
+def test_a_change_of_a_neighboring_module_makes_trials_stale(own, store):
     lf.compare(lf.load_study(own), store)
     (own.parent / "beside.py").write_text(CHANGED)
-    with pytest.warns(UserWarning, match=r"^own: the stored trials were trained with a different version of .*own\.py"):
-        lf.compare(lf.load_study(own).replace(pool=2), store)
-    assert len({entry["code"] for entry in store.provenance(lf.load_study(own).identity("own"))}) == 2
+    with pytest.raises(StaleTrials, match=r"^1 of 1 stored trials of own were trained with a different version of own"):
+        lf.compare(lf.load_study(own), store)
+
+
+def digest_of(own: Path) -> str:
+    return user_code.code_digest(str(lf.load_study(own).code))
+
+
+def test_the_digest_depends_on_all_imported_neighbors_and_on_nothing_else(own):
+    """Imported inside of a function, from a package, relatively, or before."""
+    package = own.parent / "parts"
+    (package / "deep").mkdir(parents=True)
+    for name in ("__init__.py", "one.py", "two.py", "deep/three.py", "unused.py"):
+        (package / name).write_text("value = 0\n")
+    (own.parent / "late.py").write_text("import parts.deep.three\n")
+    (package / "one.py").write_text("from . import two\n")
+    (own.parent / "own.py").write_text(OWN + "from parts import one\ndef later():\n    import late\n")
+    digests = [digest_of(own)]
+    for name in ("beside.py", "late.py", "parts/__init__.py", "parts/one.py", "parts/two.py", "parts/deep/three.py"):
+        with (own.parent / name).open("a") as file:
+            file.write("# changed\n")
+        digests.append(digest_of(own))
+    assert len(set(digests)) == 7
+    (package / "unused.py").write_text("value = 1\n")
+    assert digest_of(own) == digests[-1]
+
+
+def test_the_digest_does_not_depend_on_what_has_been_imported(own):
+    """A script may import the module before the study does."""
+    show = "from levelfield import user_code as u; print(u.code_digest(u.run_code('own.py')))"
+
+    def digest_after(start: str) -> str:
+        command = [sys.executable, "-c", start + show]
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=own.parent).stdout.strip()
+
+    assert digest_after("import beside; ") == digest_after("") == digest_of(own)
 
 
 def test_followed_trials_store_the_digest_of_the_code(own, store):
@@ -114,9 +135,12 @@ def test_followed_trials_store_the_digest_of_the_code(own, store):
 
 
 def test_code_can_run_its_own_study(own):
-    """Like a script that ends in a comparison."""
-    (own.parent / "own.py").write_text(OWN + "lf.compare(lf.load_study(__file__[:-6] + 'study.toml'), 'sqlite://')")
-    assert lf.load_study(own).optimizer("own")
+    """Like a script that ends in a comparison. Its trials are those that a command would train."""
+    folder = str(own.parent)
+    (own.parent / "own.py").write_text(OWN + f"lf.compare(lf.load_study('{own}'), '{folder}/trials.db')")
+    study = lf.load_study(own)
+    with lf.Store.open(own.parent / "trials.db") as store:
+        assert set(store.codes(study.identity("own")).values()) == {study.code_version("own")}
 
 
 def test_interrupted_code_is_run_again(own):

@@ -17,7 +17,7 @@ from levelfield.analysis.planning import Plan, plan
 from levelfield.analysis.results import Followed, Results
 from levelfield.derive import ladder as ladders
 from levelfield.derive import refine as refinements
-from levelfield.derive import rerun as reruns
+from levelfield.derive import rerun as rerun_studies
 from levelfield.derive.refine import Refinement
 from levelfield.executors import Executor
 from levelfield.store import Store
@@ -208,15 +208,29 @@ def compare(
     executor: str | Executor = "local",
     listener: run.Listener | None = None,
     seed_inclusions: bool = False,
+    reruns: int = 0,
+    stale: run.Stale | None = None,
 ) -> Comparison:
     """Run what is missing of a study, then compare its optimizers.
 
     An optimizer whose pool cannot be filled is compared as far as it got; ``comparison.complete`` tells. With
     ``seed_inclusions``, each general optimizer also trains its special cases' best points, as extra trials that no
-    statistic counts (``comparison.followed``). The default store is the CLI's: levelfield-out/STUDY/trials.db.
+    statistic counts (``comparison.followed``). With ``reruns``, each optimizer's best trial is trained again with this
+    many new seeds (``comparison.reruns``): its own metric is optimistic, because it was selected by it. The default
+    store is the CLI's: levelfield-out/STUDY/trials.db.
+
+    If the study's custom code has changed since trials were stored, this raises, unless ``stale`` is "retrain" (train
+    them again; the store keeps the old ones apart) or "keep" (count them as they are).
     """
     results, _ = run.compare(
-        study, store, executor=executor, slots=slots, listener=listener, seed_inclusions=seed_inclusions
+        study,
+        store,
+        executor=executor,
+        slots=slots,
+        listener=listener,
+        seed_inclusions=seed_inclusions,
+        reruns=reruns,
+        stale=stale,
     )
     return Comparison(results)
 
@@ -235,4 +249,4 @@ def rerun_study(
     comparison: Comparison, optimizers: Sequence[str] | None = None, seeds: int = 1, index: int | None = None
 ) -> Study:
     """Return the study that trains each optimizer's best trial, or the one at an index, with new seeds."""
-    return reruns.rerun_study(comparison.results, optimizers, seeds, index)
+    return rerun_studies.rerun_study(comparison.results, optimizers, seeds, index)

@@ -7,6 +7,7 @@ LevelfieldError
 │   ├── UnknownName       a name that does not exist, with the closest names that do
 │   ├── StoreError        a store that cannot be used, or is newer than this version
 │   │   └── NoStore       a store that does not exist yet
+│   ├── StaleTrials       stored trials of another version of the study's custom code
 │   └── DataError         data that are missing, damaged or not what they should be
 ├── SearchExhausted       no points are left to try and the pool is not full (exit code 1)
 └── OutOfMemory           not even one trial fits on the device (exit code 1)
@@ -42,6 +43,17 @@ class NoStore(StoreError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
         self.name = name
+
+
+class StaleTrials(UsageError):
+    """``facts``: what is stale; the message also says what to do about it in Python."""
+
+    def __init__(self, facts: str) -> None:
+        super().__init__(
+            f'{facts}; pass stale="retrain" to train them again (the store keeps the old ones apart), or stale="keep" '
+            f"to count them anyway"
+        )
+        self.facts = facts
 
 
 class DataError(UsageError):

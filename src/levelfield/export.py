@@ -35,6 +35,7 @@ def trials_frame(study: Study, store: Store, *, curves: bool = False) -> polars.
                 "in_pool": trial.feasible and trial.point.index in window,
                 "seed": trial.point.seed,
                 "seconds": trial.seconds,
+                **({"code": trial.code} if study.code else {}),
                 **{f"hp_{key}": value for key, value in trial.point.hyperparameters.items()},
             }
             for i in range(len(trial.curve.steps)) if curves else [-1]:

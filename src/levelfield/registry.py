@@ -40,6 +40,10 @@ class Registry(Generic[Item]):
         self._owners[name] = file
         return item
 
+    def file_of(self, name: Hashable) -> str:
+        """Return the code file that registered an item, or "" if none did."""
+        return self._owners.get(name, "")
+
     def __contains__(self, name: Hashable) -> bool:
         return name in self._items
 

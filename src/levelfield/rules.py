@@ -232,6 +232,11 @@ def get_rule(name: str) -> Rule:
     return _RULES[name]
 
 
+def rule_file(name: str) -> str:
+    """Return the code file that registered a rule, or "" if none did."""
+    return _registered.file_of(name)
+
+
 @functools.cache
 def _optax_rule(name: str) -> Rule:
     function = name.removeprefix("optax.")

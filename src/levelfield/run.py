@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.results import Followed, Results, outcomes_of
+from levelfield.analysis.results import Results, outcomes_of
 from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
-from levelfield.errors import SearchExhausted, UsageError
+from levelfield.errors import SearchExhausted, StaleTrials, UsageError
 from levelfield.executors import Executor, get_executor
 from levelfield.formatting import join_words
 from levelfield.pool import PoolCount, next_missing, pool_window
@@ -30,17 +30,18 @@ from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.trial import Point, Progress, Trial
-from levelfield.user_code import code_digest
+from levelfield.user_code import code_digest, is_other_version
 from levelfield.workloads import get_workload
 
 Location = str | Path | Store
+Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
 
 class Listener(Protocol):
     """Is told of a run's progress."""
 
-    def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None:
-        """Hear which trials the store already has."""
+    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+        """Hear which study is run, and which trials of its optimizers the store already has."""
 
     def advance(self, optimizer: str, progress: Progress) -> None: ...
     def end(self, optimizer: str) -> None: ...
@@ -51,7 +52,7 @@ class Listener(Protocol):
 class Quiet:
     """A listener that shows no progress; notes become warnings."""
 
-    def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None: ...
+    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None: ...
     def advance(self, optimizer: str, progress: Progress) -> None: ...
     def end(self, optimizer: str) -> None: ...
     def note(self, message: str) -> None:
@@ -105,15 +106,51 @@ def compare(
     slots: int | None = None,
     listener: Listener | None = None,
     seed_inclusions: bool = False,
+    reruns: int = 0,
+    stale: Stale | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
+    if reruns < 0:
+        raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
     chosen = prepared(study, executor, slots)
     with opened(study, location) as store:
-        shortage = run(study, store, chosen, listener)
-        results = read(study, store)
+        shortages = [run(study, store, chosen, listener, stale)]
+        results = read_pools(study, store)
+        if stale == "retrain":
+            _keep_extra_trials_apart(results, store)
         if seed_inclusions:
-            results = replace(results, followed=list(follow(results, store, chosen, listener)))
-        return results, shortage
+            follow(results, store, chosen, listener, stale)
+        best = [name for name, outcome in results.outcomes.items() if outcome.best_trial]
+        if reruns and best:
+            shortages.append(run(rerun_study(results, best, reruns), store, chosen, listener, stale))
+        shortage = "; ".join(str(error) for error in shortages if error)
+        return read(study, store), SearchExhausted(shortage) if shortage else None
+
+
+def rerun(
+    study: Study,
+    location: Location | None = None,
+    *,
+    seeds: int,
+    index: int | None = None,
+    select: str | None = None,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    listener: Listener | None = None,
+    stale: Stale | None = None,
+) -> tuple[Results, SearchExhausted | None]:
+    """Train each optimizer's best trial by ``select``, or the one at an index, again with new seeds.
+
+    Returns the results with these reruns, and which of them could not be completed, if any.
+    """
+    with opened(study, location, create=False) as store:
+        if stale == "retrain" and _stale_counts(study, store):
+            run(study, store, prepared(study, executor, slots), listener, stale)
+        settle_code(study, store, stale)
+        results = read_pools(study, store).at(select=select)
+        again = rerun_study(results, seeds=seeds, index=index)
+        shortage = run(again, store, prepared(again, executor, slots), listener, stale)
+        return replace(results, reruns=read_pools(again, store).outcomes), shortage
 
 
 def read(study: Study, store: Store) -> Results:
@@ -147,18 +184,16 @@ def _stored_reruns(results: Results, store: Store) -> dict[str, Outcome]:
     return reruns
 
 
-def run(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> SearchExhausted | None:
+def run(
+    study: Study, store: Store, executor: Executor, listener: Listener | None = None, stale: Stale | None = None
+) -> SearchExhausted | None:
     """Train until each optimizer's pool holds N feasible trials; store each trial as soon as it has finished.
 
     Returns a SearchExhausted, rather than raising it, for optimizers whose pool cannot be filled.
     """
     listener = listener or Quiet()
-    if changed := optimizers_of_other_code(study, store):
-        listener.note(
-            f"{join_words(changed)}: the stored trials were trained with a different version of {study.code}. If the "
-            f"change affects their results, raise the version of the workload or rule, or use another store."
-        )
-    listener.begin({name: _by_index(store, study.identity(name)) for name in study.optimizers})
+    settle_code(study, store, stale)
+    listener.begin(study, {name: _by_index(store, study.identity(name)) for name in study.optimizers})
     shortages = []
     for name in study.optimizers:
         if shortage := _run_optimizer(study, name, store, executor, listener):
@@ -179,7 +214,7 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
     search, points = Search(study, name), study.points(name)
     identity = study.identity(name)
     stored = _by_index(store, identity)
-    listener.begin({name: stored})  # an earlier optimizer of this run may have had the same trials
+    listener.begin(study, {name: stored})  # an earlier optimizer of this run may have had the same trials
     statuses = {index: trial.status for index, trial in stored.items()}
     in_flight: set[int] = set()
 
@@ -232,31 +267,69 @@ def _shortage(study: Study, name: str, count: PoolCount) -> str:
     )
 
 
-def optimizers_of_other_code(study: Study, store: Store) -> list[str]:
-    """Return the optimizers that have stored trials of another version of the study's custom code."""
-    if not study.code:
-        return []
-    now = code_digest(study.code)
-    return [
-        name
-        for name in study.optimizers
-        if any(entry.get("code", now) != now for entry in store.provenance(study.identity(name)))
-    ]
+def settle_code(study: Study, store: Store, stale: Stale | None = None) -> None:
+    """Deal with stored trials of another version of the custom code, so that versions are never mixed unknowingly.
+
+    Raises StaleTrials unless ``stale`` says what to do: "retrain" sets them aside, "keep" counts them as they are.
+    """
+    if stale not in (None, "retrain", "keep"):
+        raise UsageError(f"stale = {stale!r}: expected 'retrain' or 'keep'")
+    counts = _stale_counts(study, store)
+    if counts and stale is None:
+        raise StaleTrials(f"{join_words(list(counts.values()))} were trained with {_other_code(study)}")
+    if stale == "retrain":
+        for name in counts:
+            store.keep_code_apart(study.identity(name), study.code_version(name))
 
 
-def follow(results: Results, store: Store, executor: Executor, listener: Listener | None = None) -> Iterator[Followed]:
+def _stale_counts(study: Study, store: Store) -> dict[str, str]:
+    """Return how many trials of each optimizer were trained with another version of the code, where any were."""
+    counts = {}
+    for name in study.optimizers:
+        if current := study.code_version(name):
+            codes = store.codes(study.identity(name)).values()
+            if old := sum(is_other_version(code, current) for code in codes):
+                counts[name] = f"{old} of {len(codes)} stored trials of {name}"
+    return counts
+
+
+def _other_code(study: Study) -> str:
+    return f"a different version of {Path(study.code or '').name} than the current one"
+
+
+def _keep_extra_trials_apart(results: Results, store: Store) -> None:
+    """Set aside reruns and followed trials of another version of the code."""
+    study = results.study
+    for following in followings(results):
+        if following.code:
+            store.keep_code_apart(following.study.identity(following.general), following.code)
+    for name, outcome in results.outcomes.items():
+        if outcome.best_trial and (current := study.code_version(name)):
+            store.keep_code_apart(rerun_study(results, [name]).identity(name), current)
+
+
+def follow(
+    results: Results,
+    store: Store,
+    executor: Executor,
+    listener: Listener | None = None,
+    stale: Stale | None = None,
+) -> None:
     """Train each special optimizer's best point with the optimizers that include it, unless the store has it."""
     for following in followings(results):
-        if _stored(following, store) is None:
+        trial = _stored(following, store)
+        if trial and is_other_version(trial.code, following.code) and stale is None:
+            raise StaleTrials(
+                f"the extra trial in which {following.general} imitates {following.special} was trained with "
+                f"{_other_code(results.study)}"
+            )
+        if trial is None:
             points = iter([following.followed.point])
             take = functools.partial(next, points, None)
             for _ in _train(following.study, following.general, store, executor, take):
                 pass
             if listener:
                 listener.note(f"{following.general} has followed {following.special}'s best trial")
-        trial = _stored(following, store)
-        assert trial
-        yield following.paired(trial)
 
 
 def _stored(following: Following, store: Store) -> Trial | None:
@@ -265,7 +338,12 @@ def _stored(following: Following, store: Store) -> Trial | None:
 
 
 def refine_in_rounds(
-    study: Study, rounds: int, store: Store, executor: Executor, listener: Listener | None = None
+    study: Study,
+    rounds: int,
+    store: Store,
+    executor: Executor,
+    listener: Listener | None = None,
+    stale: Stale | None = None,
 ) -> Iterator[Refinement]:
     """Alternate search and refinement until all ranges can stay or the rounds are used up; search the last study, too.
 
@@ -276,7 +354,7 @@ def refine_in_rounds(
         raise UsageError(f"rounds = {rounds}: expected an integer of at least 1")
     check_pool(study)
     for number in range(rounds + 1):
-        if shortage := run(study, store, executor, listener):
+        if shortage := run(study, store, executor, listener, stale):
             raise shortage
         results = read(study, store)
         refinement = refine(results, propose=number < rounds)

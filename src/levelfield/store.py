@@ -182,13 +182,21 @@ class Store:
         with self._connect() as connection:
             return {index: Status(status) for index, status in connection.execute(query)}
 
+    def codes(self, optimizer: str) -> dict[int, str]:
+        """Return the version of custom code of each trial of an optimizer by index; "" where none was recorded."""
+        query = sa.select(_trials.c.index, _trials.c.provenance).where(_trials.c.optimizer == optimizer)
+        with self._connect() as connection:
+            codes = _codes(connection, optimizer)
+            return {index: codes[provenance] for index, provenance in connection.execute(query)}
+
     def trials(self, optimizer: str) -> list[Trial]:
         """Return all finished trials of an optimizer, by index."""
         metrics_query = sa.select(_optimizers.c.metrics).where(_optimizers.c.id == optimizer)
         query = sa.select(_trials).where(_trials.c.optimizer == optimizer).order_by(_trials.c.index)
         with self._connect() as connection:
             metrics = json.loads(connection.scalar(metrics_query) or "{}")
-            return [_trial(row, list(metrics)) for row in connection.execute(query)]
+            codes = _codes(connection, optimizer)
+            return [_trial(row, list(metrics), codes[row.provenance]) for row in connection.execute(query)]
 
     def provenance(self, optimizer: str) -> list[dict[str, Any]]:
         """Return each provenance of an optimizer's trials once."""
@@ -196,6 +204,29 @@ class Store:
         query = sa.select(_provenance.c.content).where(_provenance.c.id.in_(ids)).order_by(_provenance.c.id)
         with self._connect() as connection:
             return [json.loads(content) for content in connection.scalars(query)]
+
+    def keep_code_apart(self, optimizer: str, code: str) -> None:
+        """Set aside the trials of an optimizer that were trained with another version of custom code than this one.
+
+        They stay in the store under the optimizer's id with the version appended, where nothing reads them. Trials of
+        this version that were set aside before return.
+        """
+        with self._connect() as connection:
+            row = connection.execute(sa.select(_optimizers).where(_optimizers.c.id == optimizer)).one_or_none()
+            if row is None:
+                return
+            codes = _codes(connection, optimizer)
+            for other in {version for version in codes.values() if version not in ("", code)}:
+                definition = json.dumps(json.loads(row.definition) | {"code": other})
+                aside = {"id": _aside(optimizer, other), "definition": definition, "metrics": row.metrics}
+                connection.execute(self._insert(_optimizers).on_conflict_do_nothing(), [aside])
+                stale = sa.and_(
+                    _trials.c.optimizer == optimizer,
+                    _trials.c.provenance.in_([key for key, version in codes.items() if version == other]),
+                )
+                _move(connection, stale, aside["id"])
+                connection.execute(sa.delete(_trials).where(stale))  # what is left was set aside before
+            _move(connection, _trials.c.optimizer == _aside(optimizer, code), optimizer)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -249,13 +280,31 @@ def _row(optimizer: str, trial: Trial, metrics: list[str], provenance: str) -> d
     }
 
 
-def _trial(row: Any, metrics: list[str]) -> Trial:
+def _codes(connection: sa.Connection, optimizer: str) -> dict[str, str]:
+    """Return the version of custom code of each provenance of an optimizer's trials; "" where none was recorded."""
+    ids = sa.select(_trials.c.provenance).where(_trials.c.optimizer == optimizer).distinct()
+    query = sa.select(_provenance.c.id, _provenance.c.content).where(_provenance.c.id.in_(ids))
+    return {key: json.loads(content).get("code", "") for key, content in connection.execute(query)}
+
+
+def _aside(optimizer: str, code: str) -> str:
+    return f"{optimizer}@{code}"
+
+
+def _move(connection: sa.Connection, chosen: sa.ColumnElement[bool], optimizer: str) -> None:
+    """File trials under another optimizer, except for those that it already has."""
+    taken = sa.select(_trials.c.index).where(_trials.c.optimizer == optimizer).scalar_subquery()
+    moved = sa.update(_trials).where(chosen, _trials.c.index.not_in(taken))
+    connection.execute(moved.values(optimizer=optimizer))
+
+
+def _trial(row: Any, metrics: list[str], code: str) -> Trial:
     steps = np.frombuffer(row.steps, "<i8")
     values = np.frombuffer(row.curve, "<f4").reshape(len(metrics), len(steps))
     point = Point(row.index, json.loads(row.hyperparameters), row.seed)
     by_name = dict(zip(sorted(metrics), values, strict=True))
     curve = Curve(steps, {name: by_name[name] for name in metrics})
-    return Trial(point, Status(row.status), curve, row.started, row.seconds)
+    return Trial(point, Status(row.status), curve, row.started, row.seconds, code)
 
 
 def _reason(error: sa.exc.DatabaseError) -> str:

@@ -15,14 +15,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.hyperparameters import Hyperparameter, check_domain
-from levelfield.rules import Rule, get_rule
+from levelfield.rules import Rule, get_rule, rule_file
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
 from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
 from levelfield.trial import Target
-from levelfield.user_code import run_code
+from levelfield.user_code import code_digest, run_code
 from levelfield.workload import Workload
-from levelfield.workloads import get_workload
+from levelfield.workloads import get_workload, workload_file
 
 __all__ = ["Optimizer", "Refined", "Study", "built_in_studies", "digest", "load_study", "optimizer_table"]
 
@@ -184,6 +184,14 @@ class Study(BaseModel):
             raise UnknownName.of("optimizer of this study", name, self.optimizers)
         optimizer: Optimizer = self.optimizers[name]
         return optimizer
+
+    def code_version(self, optimizer: str) -> str:
+        """Return a digest of the custom code that an optimizer's trials depend on; "" if they depend on none.
+
+        Trials of a built-in rule on a built-in workload do not depend on the study's code.
+        """
+        depends = rule_file(self.optimizer(optimizer).rule.name) or workload_file(self.workload)
+        return code_digest(self.code) if self.code and depends else ""
 
     def points(self, optimizer: str) -> float:
         """Return how many points an optimizer's search has: the size of its grid, or infinity."""

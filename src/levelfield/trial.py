@@ -11,6 +11,7 @@ from numbers import Real
 import numpy as np
 
 from levelfield.errors import StudyError
+from levelfield.formatting import is_share
 from levelfield.space import Hyperparameters
 
 
@@ -41,6 +42,9 @@ class Target:
     def __post_init__(self) -> None:
         if not isinstance(self.value, Real) or not math.isfinite(self.value):
             raise StudyError(f"target.value = {self.value!r}: expected a finite number")
+        if is_share(self.metric) and not 0 <= self.value <= 1:
+            remedy = f"; for {self.value:g}% write {self.value / 100:g}" if 1 < self.value <= 100 else ""
+            raise StudyError(f"target.value = {self.value:g}: {self.metric} lies between 0 and 1{remedy}")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Trial:
     curve: Curve
     started: float = field(default=0.0)  # seconds since the epoch
     seconds: float = 0.0
+    code: str = ""  # digest of the custom code of the study that it was trained for, as the store recorded it
 
     @property
     def feasible(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -15,6 +16,7 @@ from levelfield.errors import LevelfieldError, StudyError
 from levelfield.registry import is_running, registering
 
 _loaded: dict[str, dict[str, str]] = {}  # code file → digests of the file and of its neighbors when it was run
+_running: dict[str, dict[str, str]] = {}  # the same for code files that are being run
 _folders: list[str] = []  # the folders of code files that were added to sys.path, the latest first
 _neighbors: set[str] = set()  # names of the imported modules that lie in such a folder
 
@@ -22,12 +24,14 @@ _neighbors: set[str] = set()  # names of the imported modules that lie in such a
 def run_code(source: str) -> str:
     """Run a code file, unless it has been run and nothing has changed since; return its full path.
 
-    The file may import modules that lie next to it.
+    The file may import modules that lie next to it. Once it has been run, it may be gone.
     """
     path = Path(source).resolve()
-    if not path.is_file():
-        raise StudyError(f"code = {source!r}: no such file")
     file = str(path)
+    if not path.is_file():
+        if file in _loaded:
+            return file
+        raise StudyError(f"code = {source!r}: no such file")
     if is_running(file) or (file in _loaded and _is_unchanged(file)):
         return file
     module_name = f"{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
@@ -37,7 +41,7 @@ def run_code(source: str) -> str:
     _search_first(str(path.parent))
     before = set(sys.modules)
     sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
-    digests = {file: _digest(file)}
+    digests = _running[file] = _digests(path)
     _loaded.pop(file, None)
     try:
         with registering(file):
@@ -47,6 +51,7 @@ def run_code(source: str) -> str:
     else:
         _loaded[file] = digests
     finally:
+        del _running[file]
         if file not in _loaded:
             del sys.modules[module_name]
         for name in sys.modules.keys() - before - {module_name}:
@@ -57,13 +62,18 @@ def run_code(source: str) -> str:
 
 
 def code_digest(file: str) -> str:
-    """Return a digest of a code file that has been run, or is being run, and of its neighbors.
+    """Return a digest of a code file that has been run, or is being run, and of the modules next to it that it imports.
 
-    It does not depend on where the files lie.
+    It does not depend on where the files lie, nor on what has been imported before.
     """
-    folder, digests = Path(file).parent, _loaded.get(file) or {file: _digest(file)}
+    folder, digests = Path(file).parent, _loaded.get(file) or _running.get(file) or _digests(Path(file))
     parts = sorted((str(Path(name).relative_to(folder)), digest) for name, digest in digests.items())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def is_other_version(code: str, current: str) -> bool:
+    """Return whether a trial's version of the code is known to differ from the current one."""
+    return bool(code and current and code != current)
 
 
 @contextmanager
@@ -101,11 +111,50 @@ def _search_first(folder: str) -> None:
         _folders.insert(0, folder)
 
 
+def _imported_files(path: Path) -> set[str]:
+    """Return a file and the files of its folder that it imports, directly or not, even inside of functions.
+
+    Reads the import statements instead of running them, so that modules that are already imported count, too.
+    """
+    files: set[str] = set()
+    unread = [path]
+    while unread:
+        current = unread.pop()
+        if str(current) in files or not current.is_file():
+            continue
+        files.add(str(current))
+        try:
+            tree = ast.parse(current.read_bytes())
+        except (SyntaxError, ValueError):  # running the file reports it
+            continue
+        for node in ast.walk(tree):
+            for base, module in _imports(node, current, path.parent):
+                places = [base.joinpath(*module[:length]) for length in range(1, len(module) + 1)]
+                unread += [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+    return files
+
+
+def _imports(node: ast.AST, file: Path, folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield where an import statement starts to look, and the parts of each module's name."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield folder, alias.name.split(".")
+    elif isinstance(node, ast.ImportFrom):
+        base = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else folder
+        if base.is_relative_to(folder):
+            for alias in node.names:  # an imported name may be a module
+                yield base, [*(node.module or "").split("."), alias.name] if node.module else [alias.name]
+
+
 def _file_in(folder: Path, module: str) -> str | None:
     """Return a module's file if the module, or the package that it is part of, lies in the folder."""
     top = Path(getattr(sys.modules.get(module.partition(".")[0]), "__file__", None) or "/")
     file = getattr(sys.modules.get(module), "__file__", None)
     return file if folder in (top.parent, top.parent.parent if top.stem == "__init__" else None) else None
+
+
+def _digests(path: Path) -> dict[str, str]:
+    return {name: _digest(name) for name in _imported_files(path)}
 
 
 def _is_unchanged(file: str) -> bool:

@@ -13,6 +13,7 @@ ordered uniform numbers. ``beats`` draws them for both pools, and bounds what th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,14 @@ from statistics import NormalDist
 import numpy as np
 
 from levelfield.analysis.best_of import check_k, probability_better
-from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, holm, lead, p_value, permuted_leads
+from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm, lead, lead_tests, relevant
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
 MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
 FEWEST_PERMUTATIONS, PERMUTATIONS_PER_CLAIM = 1_999, 8
 _DRAWS = 2_000
-_LEADS = 400  # permutations that show how far chance alone spreads the lead
+_IMPROBABLE = 1e-12  # chance of a best of k beyond which the trials are not told apart
 _POWER = 0.8
 _HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
@@ -126,11 +127,10 @@ def beats(
         return Chance(math.nan, math.nan, math.nan)
     if k > min(len(ours), len(theirs)):
         raise ValueError(f"k = {k}: expected at most {min(len(ours), len(theirs))}, the number of feasible trials")
-    generator = np.random.default_rng(0)
-    lows, highs = _bounds(ours, theirs, k, generator)
     tail = (1 - level) / 2
     estimate = probability_better(ours, theirs, k)
-    low, high = float(np.quantile(lows, tail)), float(np.quantile(highs, 1 - tail))
+    low = float(np.quantile(_chances(ours, theirs, k, favor_ours=False), tail))
+    high = float(np.quantile(_chances(ours, theirs, k, favor_ours=True), 1 - tail))
     return Chance(estimate, min(low, estimate), max(high, estimate))
 
 
@@ -156,42 +156,39 @@ def chance_of_any(successes: int, n: int, k: int, level: float = LEVEL) -> Chanc
     return Chance(probability, low, high)
 
 
-def _bounds(
-    ours: np.ndarray, theirs: np.ndarray, k: int, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the distribution functions at the trials; return the least and the largest chance that each draw allows.
+def _chances(ours: np.ndarray, theirs: np.ndarray, k: int, favor_ours: bool) -> np.ndarray:
+    """Return the largest (or the least) P(best of ours < best of theirs) that each draw of both distributions allows.
 
-    The mass between two ordered trials may lie anywhere between them. The least chance puts ours at the upper end of
-    each gap and theirs at the lower end; the largest chance the other way around.
+    Gap i lies between ordered trials i and i + 1 (0: −∞, n + 1: ∞), and its mass may lie anywhere in it. The largest
+    chance puts ours at the lower end of each gap and theirs at the upper end; the least chance the other way around.
     """
-
-    def survival(size: int) -> np.ndarray:
-        """P(one trial lies beyond the i-th ordered one), i = 0 … size + 1, for each draw."""
-        spacings = generator.exponential(size=(_DRAWS, size + 1))
-        cumulated = np.cumsum(spacings, axis=1)
-        return np.concatenate([np.ones((_DRAWS, 1)), 1 - cumulated / cumulated[:, -1:]], axis=1).clip(0.0, 1.0)
-
-    beyond_ours, beyond_theirs = survival(len(ours)), survival(len(theirs))  # columns 0 … n + 1; the last one is 0
-    return (
-        _chance(ours, theirs, beyond_ours, beyond_theirs, k, favor_ours=False),
-        _chance(ours, theirs, beyond_ours, beyond_theirs, k, favor_ours=True),
-    )
-
-
-def _chance(
-    ours: np.ndarray, theirs: np.ndarray, beyond_ours: np.ndarray, beyond_theirs: np.ndarray, k: int, favor_ours: bool
-) -> np.ndarray:
-    """Return P(best of ours < best of theirs) with ours' mass at an end of each gap and theirs' at the other.
-
-    Gap i of ours lies between ordered trials i and i + 1 (0: −∞, n + 1: ∞).
-    """
-    best = beyond_ours[:, :-1] ** k - beyond_ours[:, 1:] ** k  # P(the best of ours lies in gap i)
-    if favor_ours:  # ours at the lower ends of their gaps, theirs at the upper ends
-        gaps_below = np.concatenate([[0], np.searchsorted(theirs, ours, side="right")])
+    beyond_ours, beyond_theirs = _beyond(len(ours), k, stream=0), _beyond(len(theirs), k, stream=1)
+    gaps = len(beyond_ours) - 1
+    if favor_ours:
+        theirs_before = np.concatenate([[0], np.searchsorted(theirs, ours[: gaps - 1], side="right")])
     else:
-        gaps_below = np.concatenate([np.searchsorted(theirs, ours, side="right"), [len(theirs)]]) + 1
-    chance: np.ndarray = np.sum(best * beyond_theirs[:, gaps_below] ** k, axis=1)
-    return chance
+        ends = np.append(ours, np.inf)[:gaps]  # the last gap has no end
+        theirs_before = np.searchsorted(theirs, ends, side="right") + 1
+        theirs_before[-1] = len(theirs) + 1
+    best = beyond_ours[:-1] - beyond_ours[1:]  # P(the best of ours lies in gap i)
+    later = beyond_theirs[np.minimum(theirs_before, len(beyond_theirs) - 1)]
+    chances: np.ndarray = np.einsum("ij,ij->j", best, later)
+    return chances
+
+
+@functools.lru_cache(maxsize=4)  # most pools of a study have the same size
+def _beyond(size: int, k: int, stream: int) -> np.ndarray:
+    """Draw P(the best of k lies beyond the i-th ordered trial), i = 0 … size + 1, as [i, draw]; the last row is 0.
+
+    Trials that are too bad to be the best of k are left out: the last gap is then the one after those that are not.
+    """
+    first = min(size, math.ceil(size * (1 - _IMPROBABLE ** (1 / k))))
+    generator = np.random.default_rng([size, stream])
+    # Uniform spacings are exponential numbers divided by their sum; that of the others has a gamma distribution.
+    cumulated = np.cumsum(generator.standard_exponential((first, _DRAWS)), axis=0)
+    total = cumulated[-1] + generator.standard_gamma(size + 1 - first, _DRAWS)
+    beyond: np.ndarray = np.concatenate([np.ones((1, _DRAWS)), (1 - cumulated / total) ** k, np.zeros((1, _DRAWS))])
+    return beyond.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -233,44 +230,49 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     values = {name: feasible(pool) for name, pool in pools.items()}
     names = [name for name, pool in values.items() if len(pool)]
     pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
-    corrected = holm([two_sided_p_value(values[ours], values[theirs], k, len(pairs)) for ours, theirs in pairs])
+    raw = two_sided_tests([(values[ours], values[theirs]) for ours, theirs in pairs], k)
+    corrected = holm([p for p, _ in raw])
     tests = []
-    for (ours, theirs), p in zip(pairs, corrected, strict=True):
+    for (ours, theirs), p, (_, test) in zip(pairs, corrected, raw, strict=True):
         wins, losses = (probability_better(values[a], values[b], k) for a, b in ((ours, theirs), (theirs, ours)))
-        needed = None if p < SIGNIFICANCE else needed_to_separate(values[ours], values[theirs], k, len(pairs))
+        n = min(len(values[ours]), len(values[theirs]))
+        needed = None if p < SIGNIFICANCE else needed_to_separate(test, n, len(pairs))
         tests.append(PairTest(ours, theirs, wins, losses, p, needed))
     return tests
 
 
-def two_sided_p_value(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int = 1) -> float:
+def two_sided_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> list[tuple[float, LeadTest]]:
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. It is added, so that the noise of the test itself does not
     make a study claim too much.
     """
-    leader, other = (ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours)
     permutations = PERMUTATIONS
-    if len(ours) + len(theirs) > MANY:  # which separate easily and take long: as many as the correction needs
-        permutations = min(PERMUTATIONS, max(FEWEST_PERMUTATIONS, round(PERMUTATIONS_PER_CLAIM * pairs / SIGNIFICANCE)))
-    p = p_value(leader, other, k, permutations=permutations)
-    reached = min(p * (1 + permutations), ENOUGH)  # permutations with at least that lead
-    return min(1.0, 2 * p * (1 + 1 / math.sqrt(reached)))
+    if any(relevant(len(ours) + len(theirs), k) > MANY for ours, theirs in pairs):
+        # It takes long to deal so many, and such pools separate easily: as many as the correction needs.
+        permutations = min(
+            PERMUTATIONS, max(FEWEST_PERMUTATIONS, round(PERMUTATIONS_PER_CLAIM * len(pairs) / SIGNIFICANCE))
+        )
+    leaders = [(ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours) for ours, theirs in pairs]
+    tests = lead_tests(leaders, k, permutations=permutations)
+    p_values = []
+    for test in tests:
+        reached = min(test.p_value * (1 + permutations), ENOUGH)  # permutations with at least that lead
+        p_values.append(min(1.0, 2 * test.p_value * (1 + 1 / math.sqrt(reached))))
+    return list(zip(p_values, tests, strict=True))
 
 
-def needed_to_separate(ours: np.ndarray, theirs: np.ndarray, k: int, pairs: int) -> int | None:
-    """Estimate how many trials of each would separate the two with a power of 80%, if the lead is what it seems.
+def needed_to_separate(test: LeadTest, n: int, pairs: int) -> int | None:
+    """Estimate how many trials of each would separate two pools of n with a power of 80%, if the lead is what it seems.
 
     The lead that chance gives shrinks with the square root of the number of trials. None if that is more than a
     thousand times the present number, that is, if there is no sign of a difference.
     """
-    spread = float(np.std(permuted_leads(ours, theirs, k, _LEADS)))
-    observed = abs(lead(ours, theirs, k))
     normal = NormalDist()
     wanted = normal.inv_cdf(1 - SIGNIFICANCE / (2 * max(pairs, 1))) + normal.inv_cdf(_POWER)
-    if not spread or observed < wanted * spread / math.sqrt(_HOPELESS):
+    if not test.spread or test.lead < wanted * test.spread / math.sqrt(_HOPELESS):
         return None
-    n = min(len(ours), len(theirs))
-    return max(n + 1, math.ceil(n * (wanted * spread / observed) ** 2))
+    return max(n + 1, math.ceil(n * (wanted * test.spread / test.lead) ** 2))
 
 
 def separated(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list[tuple[str, str]]:

@@ -180,9 +180,17 @@ class Outcome:
 
     @property
     def test_metric(self) -> str | None:
-        """The selection metric on the test set, if the workload measures it."""
-        name = f"test_{self.select.partition('_')[2]}"
-        return name if name in self.metrics and name != self.select else None
+        """The metric to report: what ``select`` measures, on data that did not select, which makes it optimistic.
+
+        That is the test set, or the validation set if the test set selects. If the workload does not measure the same
+        there, it is what it measures first; None if there are no such data.
+        """
+        selecting, _, quantity = self.select.partition("_")
+        for split in ("test", "valid"):
+            measured = [metric for metric in self.metrics if metric.startswith(f"{split}_")]
+            if measured and split != selecting:
+                return same if (same := f"{split}_{quantity}") in measured else measured[0]
+        return None
 
     @property
     def best_trial(self) -> Trial | None:

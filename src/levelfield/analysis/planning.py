@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from levelfield.formatting import format_duration, format_metric, join_words, pl
 
 @dataclass(frozen=True)
 class Stretch:
-    """A range of numbers of trials for which the same optimizer has the best expected metric."""
+    """A range of numbers of trials for which the same optimizer is the one to tune."""
 
     optimizer: str
     first: int
@@ -48,6 +48,7 @@ class Choice:
     optimizer: str
     trials: int  # feasible trials that fit into the budget, at most the size of the pool
     expected: float  # NaN if no trial fits
+    reported: float | None  # the expected metric to report of the selected trial; None if there is none
     hours: float  # per trial
     enough: bool  # whether the pool has as many trials as the budget allows
 
@@ -62,10 +63,12 @@ class Plan:
     choices: list[Choice]  # within the budget, best first; empty without a budget
     gpu_hours: float | None = None
     unknown: list[str] = field(default_factory=list)  # optimizers without feasible trials
+    report: str | None = None  # the metric to report, on data that did not select
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "select": self.select,
+            "report": self.report,
             "by_trials": [vars(stretch) for stretch in self.stretches],
             "gpu_hours": self.gpu_hours,
             "without_trials": self.unknown,
@@ -116,6 +119,8 @@ class Plan:
         if not choice.trials:
             return f"  {choice.optimizer}: no trial fits ({duration})"
         expected = format_metric(self.select, choice.expected)
+        if self.report and choice.reported is not None:
+            expected += f" and {self.report} {format_metric(self.report, choice.reported)}"
         more = "" if choice.enough else "; the budget allows more than the pool has"
         return (
             f"  {choice.optimizer}: expected {self.select} {expected} with {pluralize(choice.trials, 'trial')} "
@@ -138,6 +143,7 @@ def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Pla
         choices=sorted(choices, key=lambda choice: (math.isnan(choice.expected), sign * choice.expected)),
         gpu_hours=gpu_hours,
         unknown=[name for name in outcomes if name not in ready],
+        report=first.test_metric,
     )
 
 
@@ -152,7 +158,22 @@ def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
         name = names[int(np.argmin(np.where(np.isnan(column), np.inf, column)))]
         first = stretches.pop().first if stretches and stretches[-1].optimizer == name else k
         stretches.append(Stretch(name, first, k))
-    return [_with_rivals(stretch, outcomes) for stretch in stretches]
+    return [_with_rivals(stretch, outcomes) for stretch in _tested(stretches, outcomes)]
+
+
+def _tested(stretches: Sequence[Stretch], outcomes: Mapping[str, Outcome]) -> list[Stretch]:
+    """Merge a stretch into the next one unless its optimizer clearly beats that one at its first number of trials.
+
+    Without this, a crossing of two nearly equal means would read as advice.
+    """
+    ranked = {name: outcome.ranked() for name, outcome in outcomes.items()}
+    kept = list(stretches[-1:])
+    for stretch in reversed(stretches[:-1]):
+        if (stretch.optimizer, kept[0].optimizer) in separated(ranked, stretch.first):
+            kept.insert(0, stretch)
+        else:
+            kept[0] = replace(kept[0], first=stretch.first)
+    return kept
 
 
 def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
@@ -171,4 +192,5 @@ def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
     fitting = gpu_hours / hours if hours else math.inf
     trials = int(min(fitting, len(outcome.pool)))
     expected = outcome.best(trials).mean if trials else math.nan
-    return Choice(name, trials, expected, hours, fitting < len(outcome.pool) + 1)
+    reported = outcome.best(trials, outcome.test_metric).mean if trials and outcome.test_metric else None
+    return Choice(name, trials, expected, reported, hours, fitting < len(outcome.pool) + 1)

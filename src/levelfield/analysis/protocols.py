@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from levelfield.analysis.intervals import SIGNIFICANCE, two_sided_tests
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.permutation import holm, lead
 from levelfield.analysis.results import Results
-
-_LEAD = 0.1  # a rule leads another if its win rate is higher by more than this
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,20 @@ Columns = Mapping[str, Mapping[str, Entry]]  # protocol → rule → entry
 
 @dataclass(frozen=True)
 class Flip:
-    """Two rules whose order changes from one protocol to the next."""
+    """Two rules whose order changes from one protocol to a later one, by more than chance in both."""
 
     ours: str  # leads before
     theirs: str
     before: str
     after: str
-    led: float  # P(ours is strictly better) before; NaN if the two have different numbers of trials
+    led: float  # P(ours is strictly better) before
     leads: float  # P(ours is strictly better) after
 
     def __str__(self) -> str:
-        led, leads = ("" if math.isnan(rate) else f" ({rate:.0%})" for rate in (self.led, self.leads))
-        return f"{self.ours} leads {self.theirs} under “{self.before}”{led} but trails it under “{self.after}”{leads}."
+        return (
+            f"{self.ours} leads {self.theirs} under “{self.before}” ({self.led:.0%}) but trails it under "
+            f"“{self.after}” ({self.leads:.0%})."
+        )
 
 
 def by_protocol(studies: Sequence[Results]) -> Columns:
@@ -60,7 +62,7 @@ def by_protocol(studies: Sequence[Results]) -> Columns:
             own_name = name.removesuffix(f" ({label})")  # a ladder adds the rung to the names of its optimizers
             key = rule if len(same) == 1 and rule not in column else own_name
             key = key if key not in column else f"{name} ({study.name})"
-            column[key] = Entry(results.outcome(name), study.trials)
+            column[key] = Entry(results.outcome(name), results.k())
     return columns
 
 
@@ -70,7 +72,7 @@ class Pair:
 
     ours: str
     theirs: str
-    leaders: dict[str, str]  # protocol → the rule that wins more often; near ties are left out
+    leaders: dict[str, str]  # protocol → the rule that is better by more than chance; other protocols are left out
     beats: dict[str, float]  # protocol → P(ours is strictly better)
     protocols: list[str]  # all protocols that have both
 
@@ -89,48 +91,57 @@ class Pair:
 
 
 def pairs(columns: Columns) -> list[Pair]:
-    """Return every two rules that share a protocol."""
+    """Return every two rules that share a protocol, with who leads under which one.
+
+    A leader is claimed only if a permutation test rejects chance. Holm's correction covers all pairs under all
+    protocols, so the chance that any leader is wrongly named is at most 5%. Two rules with different numbers of trials
+    cannot be compared.
+    """
     rules = list(dict.fromkeys(rule for column in columns.values() for rule in column))
+    shared = {
+        (a, b): [label for label, column in columns.items() if a in column and b in column]
+        for a, b in itertools.combinations(rules, 2)
+    }
+    tested = [
+        (a, b, label)
+        for (a, b), labels in shared.items()
+        for label in labels
+        if _can_compare(columns[label][a], columns[label][b])
+    ]
+    p_values = dict(zip(tested, [math.nan] * len(tested), strict=True))
+    for k in {columns[label][a].k for a, b, label in tested}:
+        keys = [(a, b, label) for a, b, label in tested if columns[label][a].k == k]
+        pools = [(columns[label][a].outcome.ranked(), columns[label][b].outcome.ranked()) for a, b, label in keys]
+        p_values |= zip(keys, (p for p, _ in two_sided_tests(pools, k)), strict=True)
+    separated = {key for key, p in zip(p_values, holm(list(p_values.values())), strict=True) if p < SIGNIFICANCE}
     compared = []
-    for a, b in itertools.combinations(rules, 2):
-        shared = {label: (column[a], column[b]) for label, column in columns.items() if a in column and b in column}
+    for (a, b), labels in shared.items():
         leaders, beats = {}, {}
-        for label, (ours, theirs) in shared.items():
-            if abs(lead := _lead(ours, theirs)) > (_LEAD if ours.k == theirs.k else 0):
-                leaders[label] = a if lead > 0 else b
-            if ours.k == theirs.k:
+        for label in labels:
+            ours, theirs = columns[label][a], columns[label][b]
+            if (a, b, label) in separated:
+                leaders[label] = a if lead(ours.outcome.ranked(), theirs.outcome.ranked(), ours.k) > 0 else b
+            if (a, b, label) in tested:
                 beats[label] = ours.outcome.beats(theirs.outcome, ours.k)
-        if shared:
-            compared.append(Pair(a, b, leaders, beats, list(shared)))
+        if labels:
+            compared.append(Pair(a, b, leaders, beats, labels))
     return compared
 
 
+def _can_compare(ours: Entry, theirs: Entry) -> bool:
+    return ours.k == theirs.k <= min(len(ours.outcome.pool), len(theirs.outcome.pool))
+
+
 def flips(columns: Columns) -> list[Flip]:
-    """Return every change of order between two rules, from one protocol that has both to the next."""
+    """Return every change of leader between two rules, from one protocol that has one to the next."""
     changes = []
     for pair in pairs(columns):
         for before, after in itertools.pairwise(pair.leaders):
             if (leader := pair.leaders[before]) != pair.leaders[after]:
                 trailer = pair.theirs if leader == pair.ours else pair.ours
-                led, leads = (_win_rate(columns[label], leader, trailer) for label in (before, after))
+                led, leads = (
+                    columns[label][leader].outcome.beats(columns[label][trailer].outcome, columns[label][leader].k)
+                    for label in (before, after)
+                )
                 changes.append(Flip(leader, trailer, before, after, led, leads))
     return changes
-
-
-def _win_rate(column: Mapping[str, Entry], leader: str, trailer: str) -> float:
-    """Return P(the leader is strictly better); NaN if the two have different numbers of trials."""
-    ours, theirs = column[leader], column[trailer]
-    return ours.outcome.beats(theirs.outcome, ours.k) if ours.k == theirs.k else math.nan
-
-
-def _lead(ours: Entry, theirs: Entry) -> float:
-    """Return the difference of the win rates, or of the means if the two have different numbers of trials."""
-    if ours.k != theirs.k:
-        return _expected(theirs) - _expected(ours)
-    return ours.outcome.beats(theirs.outcome, ours.k) - theirs.outcome.beats(ours.outcome, ours.k)
-
-
-def _expected(entry: Entry) -> float:
-    """Return the expected best, with the sign that makes lower better."""
-    outcome = entry.outcome
-    return outcome.best(entry.k).mean * outcome.metrics[outcome.select].sign

@@ -49,6 +49,7 @@ class Results:
     followed: Sequence[Followed] = ()  # extra trials that no statistic counts
     reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with new seeds
     narrowed_spaces: bool = False  # whether parts of the search spaces are left out
+    overrides: Mapping[str, str] = field(default_factory=dict)  # settings that differ from the study's own, for titles
 
     def __repr__(self) -> str:
         trials = sum(map(len, self.trials.values()))
@@ -60,6 +61,12 @@ class Results:
     ) -> Results:
         """Return the results of a study's trials."""
         return cls(study, trials, outcomes_of(study, trials), provenance)
+
+    @property
+    def title(self) -> str:
+        """The study's name, and what was changed in it."""
+        changes = [f"{setting} = {value}" for setting, value in self.overrides.items()]
+        return f"{self.study.name} with {', '.join(changes)}" if changes else self.study.name
 
     def outcome(self, optimizer: str) -> Outcome:
         if optimizer not in self.outcomes:
@@ -122,9 +129,10 @@ class Results:
         names = self.comparable(k)
         ranked = [self.outcome(name).ranked() for name in names]
         probabilities = rank_probabilities(ranked, self.k(k), self.study.replacement)
-        unknown = [math.nan] * len(self.outcomes)
         chances = {name: [float(p) for p in row] for name, row in zip(names, probabilities, strict=True)}
-        return {name: (chances.get(name, []) + unknown)[: len(unknown)] for name in self.outcomes}
+        left_out = len(self.outcomes) - len(names)
+        unknown = [math.nan] * len(self.outcomes)
+        return {name: [*chances[name], *[0.0] * left_out] if name in chances else unknown for name in self.outcomes}
 
     def ranking(self, k: int | None = None) -> list[str]:
         """Return the optimizers, the best median best of k first; those without one last."""

@@ -8,7 +8,7 @@ import typer
 
 from levelfield.cli import comparing, listing, searching
 from levelfield.cli.common import app
-from levelfield.errors import LevelfieldError
+from levelfield.errors import LevelfieldError, StaleTrials
 
 __all__ = ["app", "comparing", "listing", "main", "searching"]
 
@@ -28,7 +28,13 @@ def main() -> None:
         typer.echo(message if message.startswith("Usage:") else f"levelfield: {message}", err=True)
         sys.exit(error.exit_code)
     except LevelfieldError as error:
-        typer.echo(f"levelfield: {error}", err=True)
+        message = str(error)
+        if isinstance(error, StaleTrials):
+            message = (
+                f"{error.facts}; add --stale retrain to train them again (the store keeps the old ones apart), or "
+                f"--stale keep to count them anyway"
+            )
+        typer.echo(f"levelfield: {message}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("levelfield: interrupted", err=True)

@@ -2,26 +2,31 @@
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import json
 import math
+import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from levelfield.errors import UsageError
 
 if TYPE_CHECKING:
+    from levelfield.analysis.results import Results
     from levelfield.cli.progress import RunProgress
     from levelfield.store import Store
     from levelfield.study import Study
 
 DEFAULT_STUDY = "fashion_mini"
+_LONGEST_NAME = 80  # characters of a report's file name
 
 app = typer.Typer(
     name="levelfield",
@@ -93,7 +98,33 @@ StoreOption = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for results.  [default: levelfield-out/STUDY]")]
+Stale = Annotated[
+    Literal["retrain", "keep"] | None,
+    typer.Option(help="If the study's code has changed: train the old trials again, or keep them."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the command line changes in a study, as a title shows it."""
+
+    settings: Mapping[str, str]  # setting → value, where it differs from the study's own
+    scale: float | None = None  # part of the study's name, so no part of a title
+
+    def page(self, out: Path, name: str, *, shared_folder: bool) -> Path:
+        """Return where a page of a study goes: beside that of the full study if anything was changed.
+
+        A dry run has a folder of its own unless the user chose one.
+        """
+        parts = [f"scale{self.scale:g}"] if shared_folder and self.scale not in (None, 1) else []
+        for setting, value in self.settings.items():
+            parts += [f"{setting}{value}"] if value.isdigit() else [setting, *value.split(", ")]
+        safe = [re.sub(r"[^A-Za-z0-9.+_]", "_", part) for part in parts]
+        stem = "-".join([name, *safe])[:_LONGEST_NAME]
+        if stem != "-".join([name, *parts]) or safe != parts:  # other settings could have the same name
+            stem += f"-{hashlib.sha256(repr(parts).encode()).hexdigest()[:6]}"
+        return out / f"{stem}.html"
 
 
 def _study(
@@ -105,27 +136,40 @@ def _study(
     seed: Seed = None,
     scale: Scale = None,
     without_replacement: WithoutReplacement = False,
-) -> "Study":
+) -> "tuple[Study, Overrides]":
     from levelfield.study import load_study
 
-    chosen = load_study(study)
+    full = load_study(study)
     if scale is not None:
-        chosen = chosen.scaled(scale)
+        full = full.scaled(scale)
     replacement = False if without_replacement else None
-    chosen = chosen.replace(trials=trials, pool=pool, steps=steps, seed=seed, replacement=replacement)
-    return chosen if optimizers is None else chosen.only([name.strip() for name in optimizers.split(",")])
+    options = {"trials": trials, "pool": pool, "steps": steps, "seed": seed, "replacement": replacement}
+    chosen = full.replace(**options)
+    changed = {name: value for name, value in options.items() if value not in (None, getattr(full, name))}
+    settings = {name: str(value).lower() for name, value in changed.items()}
+    if optimizers is not None:
+        chosen = chosen.only([name.strip() for name in optimizers.split(",")])
+        if list(chosen.optimizers) != list(full.optimizers):
+            settings["optimizers"] = ", ".join(chosen.optimizers)
+    return chosen, Overrides(settings, scale)
 
 
 def on_study(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the STUDY argument and the options that override it, and pass it the study."""
+    """Give a command the STUDY argument and the options that override it, and pass it the study.
+
+    A command with a parameter ``overrides`` is also told what the options change.
+    """
     shared, own = inspect.signature(_study), inspect.signature(command)
 
     @functools.wraps(command)
     def call(**arguments: Any) -> None:
-        study = _study(**{name: arguments.pop(name) for name in shared.parameters})
+        study, overrides = _study(**{name: arguments.pop(name) for name in shared.parameters})
+        if "overrides" in own.parameters:
+            arguments["overrides"] = overrides
         command(study, **arguments)
 
-    parameters = [*shared.parameters.values(), *list(own.parameters.values())[1:]]
+    others = [parameter for name, parameter in own.parameters.items() if name not in ("study", "overrides")]
+    parameters = [*shared.parameters.values(), *others]
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     )
@@ -181,6 +225,14 @@ def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def print_caveats(results: "Results", *, apart: bool = False) -> None:
+    """Print what a reader must know first; ``apart``: to stderr, because stdout is for something else."""
+    from levelfield.report.narrative import caveats
+
+    for sentence in caveats(results):
+        typer.echo(sentence, err=apart)
 
 
 def print_json(content: Any) -> None:

@@ -1,8 +1,10 @@
 """Commands on one study: compare, run, status, report, serve, check, export."""
 
+import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +14,15 @@ from levelfield.cli.common import (
     Executor,
     Json,
     Out,
+    Overrides,
     Slots,
+    Stale,
     StoreOption,
     app,
     folder,
     on_study,
     open_store,
+    print_caveats,
     print_json,
     showing_progress,
     slot_count,
@@ -26,6 +31,7 @@ from levelfield.cli.common import (
 from levelfield.errors import DataError, NoStore, UsageError
 
 if TYPE_CHECKING:
+    from levelfield.analysis.results import Results
     from levelfield.comparison import Comparison
     from levelfield.study import Study
 
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 @on_study
 def compare(
     study: "Study",
+    overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
     store: StoreOption = None,
@@ -45,9 +52,16 @@ def compare(
             help="Also train each optimizer to imitate the best trials of its special cases.",
         ),
     ] = False,
+    reruns: Annotated[
+        int, typer.Option(metavar="n", min=0, help="Also train the best trials again with this many new seeds.")
+    ] = 0,
+    stale: Stale = None,
     as_json: Json = False,
 ) -> None:
-    """Train the missing trials, print the comparison, and write report.html."""
+    """Train the missing trials, print the comparison, and write report.html.
+
+    If options change the study, the report's name says so, and the full study's report.html stays.
+    """
     from levelfield import run
     from levelfield.comparison import Comparison
 
@@ -60,8 +74,10 @@ def compare(
             slots=slot_count(slots),
             listener=progress,
             seed_inclusions=seed_inclusions,
+            reruns=reruns,
+            stale=stale,
         )
-    _show(Comparison(results), folder(study, out), as_json)
+    _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
 
@@ -70,10 +86,12 @@ def compare(
 @on_study
 def run(
     study: "Study",
+    overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
     store: StoreOption = None,
     out: Out = None,
+    stale: Stale = None,
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
@@ -81,8 +99,15 @@ def run(
 
     location = store_name(study, store, out)
     with showing_progress(study, location) as progress:
-        results, shortage = run.compare(study, location, executor=executor, slots=slot_count(slots), listener=progress)
-    _print_status(results, as_json)
+        results, shortage = run.compare(
+            study,
+            location,
+            executor=executor,
+            slots=slot_count(slots),
+            listener=progress,
+            stale=stale,
+        )
+    _print_status(results, overrides, as_json)
     if shortage:
         raise shortage
 
@@ -91,6 +116,7 @@ def run(
 @on_study
 def status(
     study: "Study",
+    overrides: Overrides,
     store: StoreOption = None,
     out: Out = None,
     as_json: Json = False,
@@ -100,13 +126,14 @@ def status(
 
     with open_store(study, store, out) as opened:
         results = read_pools(study, opened)
-    _print_status(results, as_json)
+    _print_status(results, overrides, as_json)
 
 
 @app.command()
 @on_study
 def report(
     study: "Study",
+    overrides: Overrides,
     store: StoreOption = None,
     out: Out = None,
     figures: Annotated[
@@ -130,7 +157,7 @@ def report(
         raise UsageError(
             f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
         )
-    _show(comparison, folder(study, out), as_json, others)
+    _show(comparison, overrides, out, as_json, others)
     if figures:
         for path in comparison.write_figures(figures, [comparison, *others]):
             typer.echo(f"wrote {path}", err=True)
@@ -140,6 +167,7 @@ def report(
 @on_study
 def serve(
     study: "Study",
+    overrides: Overrides,
     store: StoreOption = None,
     out: Out = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
@@ -152,7 +180,7 @@ def serve(
     from levelfield.store import Store
 
     location = store_name(study, store, out)
-    with Server(Live(study, location), host, port) as server, suppress(KeyboardInterrupt):
+    with Server(Live(study, location, overrides.settings), host, port) as server, suppress(KeyboardInterrupt):
         try:
             Store.open(location, create=False).close()
         except NoStore as error:
@@ -245,20 +273,26 @@ def export(
     curves: Annotated[
         bool, typer.Option("--curves", help="Write one row for each recorded step instead of each trial.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
     """Write the stored trials of a study to a Parquet or CSV file."""
     from levelfield.export import check_format, write_trials
+    from levelfield.run import read_pools
 
     check_format(output)
+    if os.path.lexists(output) and not force:
+        raise UsageError(f"{output} exists; choose another name with -o, or add --force to overwrite it")
     with open_store(study, store, out) as opened:
+        print_caveats(read_pools(study, opened), apart=True)
         rows = write_trials(study, opened, output, curves=curves)
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
 
 
-def _print_status(results: Any, as_json: bool) -> None:
+def _print_status(results: "Results", overrides: Overrides, as_json: bool) -> None:
     from levelfield.formatting import MISSING, format_metric, join_words
+    from levelfield.report.narrative import caveats
 
     study = results.study
     rows: list[dict[str, Any]] = []
@@ -274,7 +308,18 @@ def _print_status(results: Any, as_json: bool) -> None:
             }
         )
     if as_json:
-        return print_json({"study": study.name, "complete": results.complete, "optimizers": rows})
+        return print_json(
+            {
+                "study": study.name,
+                "overrides": overrides.settings,
+                "complete": results.complete,
+                "caveats": caveats(results),
+                "optimizers": rows,
+            }
+        )
+    print_caveats(results)
+    if overrides.settings:
+        typer.echo(replace(results, overrides=overrides.settings).title)
     width = max(14, *(len(row["optimizer"]) for row in rows))
     for row in rows:
         best_shown = MISSING if row["best"] is None else format_metric(study.select, row["best"])
@@ -307,22 +352,35 @@ def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
     return comparison.at(select=study.select)
 
 
-def _show(comparison: "Comparison", out: Path, as_json: bool, beside: "Sequence[Comparison]" = ()) -> None:
+def _show(
+    comparison: "Comparison",
+    overrides: Overrides,
+    out: Path | None,
+    as_json: bool,
+    beside: "Sequence[Comparison]" = (),
+) -> None:
     """Print a comparison and write its report."""
-    page = out / "report.html"
+    from levelfield.analysis.reruns import reruns
+    from levelfield.comparison import Comparison
+
+    comparison = Comparison(replace(comparison.results, overrides=overrides.settings))
+    page = overrides.page(folder(comparison.study, out), "report", shared_folder=out is not None)
     if as_json:
         path = comparison.write_report(page, [comparison, *beside])
         print_json(
             {
                 "study": comparison.study.name,
+                "overrides": overrides.settings,
                 "complete": comparison.complete,
                 "rows": comparison.rows(),
                 "beats": comparison.beats_matrix(),
                 "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
+                "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
                 "sentences": comparison.sentences(),
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],
+                "reruns": {rerun.optimizer: rerun.as_dict() for rerun in reruns(comparison.results)},
                 "boundaries": [boundary.as_dict() for boundary in comparison.boundaries()],
                 "health": [check.as_dict() for check in comparison.health()],
                 "settles": comparison.settles(),

@@ -58,12 +58,12 @@ class RunProgress:
         if self._live:
             self._live.__exit__(*exception)
 
-    def begin(self, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+        if study is not self._study:  # the next round of a refinement, or reruns
+            self._study, self._rows = study, {name: _Row() for name in study.optimizers}
         for optimizer, trials in stored.items():
-            if optimizer not in self._rows:  # a later round of a refinement may not have it
-                continue
             self._rows[optimizer] = row = _Row()
-            window = pool_window({index: trial.status for index, trial in trials.items()}, self._study.pool)
+            window = pool_window({index: trial.status for index, trial in trials.items()}, study.pool)
             for index in window:
                 if index in trials:
                     self._count(row, trials[index])

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +12,15 @@ from levelfield.cli.common import (
     Executor,
     Json,
     Out,
+    Overrides,
     Slots,
+    Stale,
     StoreOption,
     app,
     folder,
     on_study,
     open_store,
+    print_caveats,
     print_json,
     showing_progress,
     slot_count,
@@ -25,7 +29,7 @@ from levelfield.cli.common import (
 from levelfield.errors import SearchExhausted, UsageError
 
 if TYPE_CHECKING:
-    from levelfield.analysis.outcomes import Outcome
+    from levelfield.analysis.protocols import Entry
     from levelfield.derive.refine import Refinement
     from levelfield.study import Study
 
@@ -44,6 +48,7 @@ def refine(
     executor: Executor = "local",
     store: StoreOption = None,
     out: Out = None,
+    stale: Stale = None,
     as_json: Json = False,
 ) -> None:
     """Propose better search spaces and write them to a new study file."""
@@ -56,11 +61,10 @@ def refine(
     shortage = None
     if rounds is None:
         refinements = [_refine_once(study, store, out)]
-        if not as_json:
-            _print_refinement(refinements[0])
+        _print_refinement(refinements[0], quiet=as_json)
     else:
         refinements, shortage = _refine_in_rounds(
-            study, rounds, slots, executor, store_name(study, store, out), quiet=as_json
+            study, rounds, slots, executor, store_name(study, store, out), stale, quiet=as_json
         )
     last = refinements[-1].study
     path = output or Path(f"{last.name}.toml")
@@ -91,7 +95,7 @@ def _refine_once(study: "Study", store: str | None, out: Path | None) -> "Refine
 
 
 def _refine_in_rounds(
-    study: "Study", rounds: int, slots: str, executor: str, store: str, quiet: bool
+    study: "Study", rounds: int, slots: str, executor: str, store: str, stale: Stale, quiet: bool
 ) -> "tuple[list[Refinement], SearchExhausted | None]":
     from levelfield import run
 
@@ -100,10 +104,9 @@ def _refine_in_rounds(
         chosen = run.prepared(study, executor, slot_count(slots))
         with run.opened(study, store) as opened:
             try:
-                for refinement in run.refine_in_rounds(study, rounds, opened, chosen, progress):
+                for refinement in run.refine_in_rounds(study, rounds, opened, chosen, progress, stale):
                     refinements.append(refinement)
-                    if not quiet:
-                        _print_refinement(refinement)
+                    _print_refinement(refinement, quiet)
             except SearchExhausted as error:
                 if not refinements:
                     raise
@@ -115,10 +118,12 @@ def _refine_in_rounds(
 @on_study
 def ladder(
     study: "Study",
+    overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
     store: StoreOption = None,
     out: Out = None,
+    stale: Stale = None,
     as_json: Json = False,
 ) -> None:
     """Compare optimizers while tuning more and more hyperparameters.
@@ -132,18 +137,28 @@ def ladder(
 
     rungs, location = ladder(study), store_name(study, store, out)
     with showing_progress(rungs, location) as progress:
-        results, shortage = run.compare(rungs, location, executor=executor, slots=slot_count(slots), listener=progress)
-    comparison = Comparison(results)
-    top = Comparison.load(study, location)  # the last rung is the study itself: the page is about it
+        results, shortage = run.compare(
+            rungs,
+            location,
+            executor=executor,
+            slots=slot_count(slots),
+            listener=progress,
+            stale=stale,
+        )
+    comparison = Comparison(replace(results, overrides=overrides.settings))
+    # The last rung is the study itself: the page is about it.
+    top = Comparison(replace(Comparison.load(study, location).results, overrides=overrides.settings))
     columns = by_protocol([results])
-    page = folder(study, out) / "ladder.html"
+    page = overrides.page(folder(study, out), "ladder", shared_folder=out is not None)
+    print_caveats(results, apart=as_json)
     if as_json:
         path = top.write_report(page, [comparison])
         print_json(
             {
                 "study": rungs.name,
+                "overrides": overrides.settings,
                 "rungs": {
-                    label: {rule: vars(entry.outcome.best(entry.k)) for rule, entry in column.items()}
+                    label: {rule: _expected(entry) for rule, entry in column.items()}
                     for label, column in columns.items()
                 },
                 "pairs": [pair.as_dict() for pair in pairs(columns)],
@@ -153,7 +168,7 @@ def ladder(
     else:
         from levelfield.cli.terminal import print_ladder
 
-        print_ladder(columns, study.select)
+        print_ladder(columns, study.select, comparison.results.title)
         typer.echo(f"\nreport: {top.write_report(page, [comparison])}")
     if shortage:
         raise shortage
@@ -175,30 +190,36 @@ def rerun(
     executor: Executor = "local",
     store: StoreOption = None,
     out: Out = None,
+    stale: Stale = None,
     as_json: Json = False,
 ) -> None:
     """Train the best trials again with new seeds.
 
-    Prints mean, min, and max, as Wilson et al. report them.
+    Prints each trial's own metrics, and the mean, min, and max of its reruns. The best trial was selected by its
+    metric, so that metric is optimistic; the reruns show what its hyperparameters give.
     """
-    from dataclasses import replace
-
     from levelfield import run
-    from levelfield.derive.rerun import rerun_study
+    from levelfield.analysis.reruns import reruns
+    from levelfield.report.narrative import rerun_sentences
 
     location = store_name(study, store, out)
-    with open_store(study, store, out) as opened:
-        results = run.read_pools(study, opened)
-    again = rerun_study(results.at(select=metric), seeds=seeds, index=index)
-    with showing_progress(again, location) as progress:
-        reruns, shortage = run.compare(again, location, executor=executor, slots=slot_count(slots), listener=progress)
+    with showing_progress(study, location) as progress:
+        results, shortage = run.rerun(
+            study,
+            location,
+            seeds=seeds,
+            index=index,
+            select=metric,
+            executor=executor,
+            slots=slot_count(slots),
+            listener=progress,
+            stale=stale,
+        )
+    print_caveats(results, apart=as_json)
     if as_json:
-        print_json({name: _over_seeds(outcome) for name, outcome in reruns.outcomes.items()})
+        print_json({rerun.optimizer: rerun.as_dict() for rerun in reruns(results, index)})
     else:
-        from levelfield.report.narrative import rerun_sentences
-
-        trial = "best trial" if index is None else f"trial {index}"
-        for sentence in rerun_sentences(replace(results, reruns=reruns.outcomes), trial):
+        for sentence in rerun_sentences(results, index):
             typer.echo(sentence)
     if shortage:
         raise shortage
@@ -224,16 +245,27 @@ def plan(
     from levelfield.run import read_pools
 
     with open_store(study, store, out) as opened:
-        proposal = plan(read_pools(study, opened).outcomes, gpu_hours)
+        results = read_pools(study, opened)
+    proposal = plan(results.outcomes, gpu_hours)
     if not proposal.stretches:
         raise UsageError(f"{study.name}: the store has no feasible trials of this study; 'levelfield run' trains them")
+    print_caveats(results, apart=as_json)
     if as_json:
         return print_json(proposal.as_dict())
     for sentence in proposal.sentences():
         typer.echo(sentence)
 
 
-def _print_refinement(refinement: "Refinement") -> None:
+def _expected(entry: "Entry") -> dict[str, Any]:
+    """Return the expected best of a rule on a rung, and the metric to report of the selected trial."""
+    outcome, report = entry.outcome, entry.outcome.test_metric
+    return vars(outcome.best(entry.k)) | ({report: outcome.best(entry.k, report).mean} if report else {})
+
+
+def _print_refinement(refinement: "Refinement", quiet: bool) -> None:
+    print_caveats(refinement.results, apart=quiet)
+    if quiet:
+        return
     typer.echo(f"{refinement.results.study.name}:")
     for boundary in refinement.boundaries:
         if boundary.place != "fixed":
@@ -253,15 +285,3 @@ def _write_new(path: Path, text: str) -> None:
 def _as_dict(refinement: "Refinement") -> dict[str, Any]:
     boundaries = [boundary.as_dict() for boundary in refinement.boundaries]
     return {"study": refinement.results.study.name, "boundaries": boundaries}
-
-
-def _over_seeds(outcome: "Outcome") -> dict[str, Any]:
-    """Return mean, min, and max of every metric over the seeds."""
-    import numpy as np
-
-    values = {metric: outcome.values(metric) for metric in outcome.metrics}
-    return {"seeds": outcome.tried, "feasible": len(outcome.pool)} | {
-        metric: {"mean": float(np.mean(seeds)), "min": float(np.min(seeds)), "max": float(np.max(seeds))}
-        for metric, seeds in values.items()
-        if len(seeds)
-    }

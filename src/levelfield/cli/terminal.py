@@ -18,10 +18,11 @@ from levelfield.analysis.protocols import Columns, flips, pairs
 from levelfield.analysis.results import Results
 from levelfield.formatting import MISSING, format_hyperparameters, format_interval, format_metric, pluralize
 from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
-from levelfield.report.narrative import followed_sentences, rerun_sentences, search_sentences, sentences
+from levelfield.report.narrative import caveats, followed_sentences, rerun_sentences, search_sentences, sentences
 from levelfield.taxonomy.verify import Verification
 
 _PIPE_WIDTH = 120  # of output to a pipe, which has no width
+_HEADING_WIDTH = 12  # of a heading's lines
 _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
 
@@ -34,12 +35,17 @@ def _console(console: Console | None) -> Console:
 
 def print_comparison(results: Results, console: Console | None = None) -> None:
     console = _console(console)
+    first = caveats(results)
+    for line in first:
+        _print_wrapped(line, console, indent=0)
+    if first:
+        console.print()
     _print_table(results, console)
     search_heading = "Possible problems with the searches:"
     if any(not boundary.settled for boundary in boundaries(results)):
         search_heading = "Possible problems with the searches ('levelfield refine' proposes better ranges):"
     for heading, lines in (
-        ("", sentences(results)),
+        ("", sentences(results)[len(first) :]),
         ("Extra trials that imitate best trials (not counted in any statistic):", followed_sentences(results)),
         ("The best trials with new seeds:", rerun_sentences(results)),
         (search_heading, search_sentences(results)),
@@ -67,18 +73,19 @@ def _print_wrapped(line: str, console: Console, indent: int) -> None:
 def _print_table(results: Results, console: Console) -> None:
     """Print the outcome table, and below it what is too long for it; on a narrow terminal without borders."""
     columns = [column for column in shown_columns(results) if not column.is_long]
-    table = _table(results, columns, wide=True)
-    if console.measure(table).maximum <= console.width:
-        console.print(table)
-    else:
-        table = _table(results, columns, wide=False)
-        # If it still does not fit, the terminal may break its lines, but nothing is cut.
-        width = console.width
+    primary = [column for column in columns if not column.is_secondary]
+    foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
+    width = console.width
+    for kept, wide in ((columns, True), (columns, False), (primary, False)):
+        table = _table(results, kept, wide)
         natural = Measurement.get(console, console.options.update(max_width=1000), table).maximum
-        foldable = max(max(map(len, results.outcomes)) - _LEAST_NAME, 0)
-        console.width = max(width, natural - foldable)
-        console.print(table)
-        console.width = width
+        least = natural if wide else natural - foldable
+        if least <= width:
+            break
+    # If it still does not fit, the terminal may break its lines, but nothing is cut.
+    console.width = max(width, least)
+    console.print(table)
+    console.width = width
     console.print("\nBest hyperparameters:", highlight=False)
     for row in rows(results):
         hyperparameters = format_hyperparameters(row["best_hyperparameters"]) or MISSING
@@ -87,14 +94,14 @@ def _print_table(results: Results, console: Console) -> None:
 
 def _table(results: Results, columns: Sequence[Column], wide: bool) -> Table:
     study = results.study
-    title = Text(f"{study.name}: best of {pluralize(results.k(), 'trial')} by {study.select}")
+    title = Text(f"{results.title}: best of {pluralize(results.k(), 'trial')} by {study.select}")
     if wide:
         table = Table(title=title, title_justify="left")
     else:
         table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         heading = column.heading(results)
-        label = Text(_lines(heading.main, heading.small))
+        label = Text(_lines(textwrap.fill(heading.main, _HEADING_WIDTH, break_long_words=False), heading.small))
         # On a narrow terminal a long name is folded before a number is cut.
         foldable = column.is_long or (column.key == "optimizer" and not wide)
         table.add_column(
@@ -116,10 +123,10 @@ def _lines(main: str, small: str) -> str:
     return "\n".join(part for part in (main, small) if part)
 
 
-def print_ladder(columns: Columns, metric: str, console: Console | None = None) -> None:
+def print_ladder(columns: Columns, metric: str, name: str, console: Console | None = None) -> None:
     """Print each rule's expected best on each rung, who leads, and where pairs change places."""
     console = _console(console)
-    table = Table(title=Text(f"{metric}, mean and {PERCENTILES}"), title_justify="left")
+    table = Table(title=Text(f"{name}: {metric}, mean and {PERCENTILES}"), title_justify="left")
     table.add_column("rule", no_wrap=True)
     for label in columns:
         table.add_column(Text(label), justify="right", no_wrap=True)
@@ -129,8 +136,12 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
             best = column[rule].outcome.best(column[rule].k) if rule in column else None
             if best is None or math.isnan(best.mean):
                 cells.append(MISSING)
-            else:
-                cells.append(f"{format_metric(metric, best.mean)}\n{format_interval(metric, best.low, best.high)}")
+                continue
+            lines = [format_metric(metric, best.mean), format_interval(metric, best.low, best.high)]
+            if report := column[rule].outcome.test_metric:
+                value = column[rule].outcome.best(column[rule].k, report).mean
+                lines.append(f"{report} {format_metric(report, value)}")
+            cells.append("\n".join(lines))
         table.add_row(*map(Text, cells))
     console.print(table)
     console.print()
@@ -143,7 +154,7 @@ def print_ladder(columns: Columns, metric: str, console: Console | None = None) 
         leader = pair.leaders[str(pair.settles)]
         _print_wrapped(f"{pair.ours} and {pair.theirs}: {leader} leads from {pair.settles} on.", console, indent=2)
     if not settled:
-        console.print("No two rules change rank between the rungs.", highlight=False)
+        console.print("No two rules change rank between the rungs by more than chance.", highlight=False)
 
 
 def print_taxonomy(verifications: Sequence[Verification], console: Console | None = None) -> None:

@@ -26,6 +26,7 @@ class Following:
     general: str
     followed: Trial
     study: Study
+    code: str = ""  # the current version of the custom code that it depends on
 
     def paired(self, trial: Trial) -> Followed:
         """Return the followed trial and the trial that followed it."""
@@ -45,7 +46,8 @@ def followings(results: Results) -> list[Following]:
             Space.parse(followed.point.hyperparameters),
         )
         alone = study.replace(pool=1, trials=1, optimizers={edge.general: optimizer})
-        planned.append(Following(edge.special, edge.general, followed, alone))
+        code = study.code_version(edge.special) or study.code_version(edge.general)
+        planned.append(Following(edge.special, edge.general, followed, alone, code))
     return planned
 
 

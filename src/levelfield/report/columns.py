@@ -46,11 +46,12 @@ class Column:
     shown: Callable[[Results], bool] = lambda results: True
     possible: Callable[[Results], bool] = lambda results: False  # hidden on the page until its reader asks for it
     is_number: bool = True
-    is_long: bool = False  # wraps; too long for a table in LaTeX
+    is_long: bool = False  # too long for a table in the terminal or in LaTeX
+    is_secondary: bool = False  # left out on a narrow terminal
 
 
 def reported_metric(results: Results) -> str:
-    """Return the metric shown beside the selection metric: its counterpart on the test set, if there is one."""
+    """Return the metric shown beside the selection metric: one on data that did not select, if there is one."""
     outcome = next(iter(results.outcomes.values()))
     return outcome.test_metric or outcome.select
 
@@ -172,6 +173,7 @@ COLUMNS = (
         heading=lambda results: Text(f"mean {results.study.select}", PERCENTILES),
         text=lambda results, outcome, k: _mean_text(outcome, k, outcome.select),
         numbers=lambda results, outcome, k: asdict(outcome.best(k)),
+        is_secondary=True,
     ),
     Column(
         "report",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import Results
-from levelfield.formatting import format_p_value, format_percent
-from levelfield.report.columns import Text, shown_columns
+from levelfield.formatting import MISSING, format_interval, format_metric, format_p_value, format_percent
+from levelfield.report.columns import Text, reported_metric, shown_columns
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.taxonomy.audit import Finding, audit
 
@@ -40,6 +41,8 @@ def latex_tables(results: Results) -> dict[str, str]:
     tables = {"outcomes": _outcomes(results), "spaces": _spaces(results)}
     if findings := audit(results, results.k()):
         tables["audit"] = _audit(findings)
+    if results.reruns:
+        tables["reruns"] = _reruns(results)
     return tables
 
 
@@ -73,6 +76,25 @@ def _spaces(results: Results) -> str:
     return _table(headings, rows, align="l")
 
 
+def _reruns(results: Results) -> str:
+    """Return each selected trial's metrics beside those of its reruns with new seeds."""
+    metrics = list(dict.fromkeys([results.study.select, reported_metric(results)]))
+    headings = ["optimizer"]
+    for metric in metrics:
+        headings += [f"{metric}, selected", "reruns, mean", "reruns, min–max"]
+    rows = []
+    for rerun in reruns(results):
+        cells = [rerun.optimizer]
+        for metric in metrics:
+            if spread := rerun.metrics.get(metric):
+                cells += [format_metric(metric, spread.selected), format_metric(metric, spread.mean)]
+                cells.append(format_interval(metric, spread.min, spread.max))
+            else:
+                cells += [MISSING] * 3
+        rows.append([*cells, str(rerun.seeds)])
+    return _table([*headings, "seeds"], rows)
+
+
 def _audit(findings: Sequence[Finding]) -> str:
     rows = [
         [
@@ -80,11 +102,12 @@ def _audit(findings: Sequence[Finding]) -> str:
             format_percent(finding.worse),
             format_percent(finding.better),
             format_p_value(finding.p_value),
+            finding.coverage.text,
             finding.verdict.value,
         ]
         for finding in findings
     ]
-    return _table(["inclusion", "worse", "better", "p", "verdict"], rows)
+    return _table(["inclusion", "worse", "better", "p", "coverage", "verdict"], rows)
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], align: str = "r") -> str:

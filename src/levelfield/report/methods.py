@@ -12,6 +12,7 @@ from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, join_words, pluralize
 from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
+from levelfield.report.narrative import code_sentences
 from levelfield.report.spaces import space_tables
 from levelfield.taxonomy.order import inclusions
 from levelfield.workloads import get_workload
@@ -114,6 +115,7 @@ def _statistics(results: Results) -> Iterator[str]:
 
 
 def _software(results: Results) -> Iterator[str]:
+    yield from code_sentences(results)
     for entry in results.provenance:
         versions: Mapping[str, Any] = entry.get("versions", {})
         shown = [f"{name} {versions[name]}" for name in _LIBRARIES if name in versions]

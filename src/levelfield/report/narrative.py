@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import health
 from levelfield.analysis.intervals import LEVEL, Interval, PairTest, needed_trials
+from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import Results
 from levelfield.formatting import (
     format_count,
@@ -26,7 +29,8 @@ from levelfield.formatting import (
 from levelfield.report.columns import PERCENTILES
 from levelfield.rounding import two_digits_up
 from levelfield.study import Study
-from levelfield.taxonomy.audit import audit
+from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
+from levelfield.user_code import is_other_version
 from levelfield.workloads import get_workload
 
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
@@ -37,7 +41,7 @@ def sentences(results: Results) -> list[str]:
     """Return the result in words: caveats, the ranking, incomplete pools, the target, and the inclusions."""
     study, k = results.study, results.k()
     ready = results.comparable()
-    lines = _caveats(results)
+    lines = caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
         lines.append(_left_out(results, name))
     if len(ready) > 1:
@@ -80,17 +84,49 @@ def _left_out(results: Results, name: str) -> str:
     return f"{name} has no {missing}; it is left out of the ranking."
 
 
-def _caveats(results: Results) -> list[str]:
+def caveats(results: Results) -> list[str]:
+    """Return what a reader must know before anything else."""
     study, lines = results.study, []
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
-    codes = {entry["code"] for entry in results.provenance if "code" in entry}
-    if len(codes) > 1:
-        lines.append(
-            f"These trials were trained with {len(codes)} versions of the study's custom code; check that they are "
-            f"comparable."
-        )
+    lines += code_sentences(results)
+    if study.select.startswith("test_"):
+        held_out = next(iter(results.outcomes.values())).test_metric
+        instead = f"see {held_out} instead" if held_out else "no other data are held out"
+        lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
+
+
+def code_sentences(results: Results) -> list[str]:
+    """Say which trials were trained with another version of the study's custom code than the current one."""
+    study, outdated, mixed = results.study, [], []
+    file = Path(study.code or "").name
+    for name, trials in results.trials.items():
+        current = study.code_version(name)
+        codes = [trial.code or current for trial in trials]
+        old, versions = sum(is_other_version(code, current) for code in codes), len(set(codes))
+        if old == len(trials) and versions == 1:
+            outdated.append(name)
+        elif old:
+            mixed.append(
+                f"{old} of {len(trials)} trials of {name} were trained with a different version of {file} than the "
+                f"current one; its results mix {versions} versions, which may not be comparable."
+            )
+    if outdated:
+        names = join_words(outdated)
+        mixed.insert(0, f"All trials of {names} were trained with a different version of {file} than the current one.")
+    for name, outcome in results.reruns.items():
+        best = results.outcome(name).best_trial
+        if study.code_version(name) and best and any(is_other_version(run.code, best.code) for run in outcome.pool):
+            mixed.append(f"{name}'s reruns were trained with a different version of {file} than its best trial.")
+    for pair in results.followed:
+        depends = study.code_version(pair.special) or study.code_version(pair.general)
+        if depends and is_other_version(pair.trial.code, pair.followed.code):
+            mixed.append(
+                f"The trial in which {pair.general} imitates {pair.special} was trained with a different version of "
+                f"{file} than the trial that it imitates."
+            )
+    return mixed
 
 
 def _ranking(results: Results, names: Sequence[str]) -> list[str]:
@@ -258,15 +294,20 @@ def _steps(median: float, chance: float) -> str:
 
 
 def _inclusions(results: Results) -> list[str]:
-    findings = [finding for finding in audit(results, results.k()) if finding.verdict != "unknown"]
+    findings = [finding for finding in audit(results, results.k()) if finding.verdict is not Verdict.UNKNOWN]
     if not findings:
         return []
-    verdicts = [finding.verdict.value for finding in findings]
-    kinds = ("consistent", "no separation", "violated")
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in kinds if verdict in verdicts]
+    groups = []
+    for verdict in (Verdict.CONSISTENT, Verdict.NO_SEPARATION, Verdict.VIOLATED, Verdict.NOT_COVERED):
+        members = [finding for finding in findings if finding.verdict is verdict]
+        name = "not covered by this study's spaces" if verdict is Verdict.NOT_COVERED else verdict
+        pairs = (f"{finding.edge.special} ⊆ {finding.edge.general} {finding.coverage.text}" for finding in members)
+        if members:
+            groups.append(f"{len(members)} {name} ({', '.join(pairs)})")
     return [
-        f"Inclusions (each general optimizer against its special case): {', '.join(counts)}.",
-        *(str(finding) for finding in findings if finding.verdict == "violated"),
+        f"Inclusions, with how much of the special optimizer's space the general one's covers: {'; '.join(groups)}.",
+        *(f"Coverage unknown: {obstacle}." for obstacle in coverage_obstacles(findings)),
+        *(str(finding) for finding in findings if finding.loses),
     ]
 
 
@@ -279,21 +320,28 @@ def followed_sentences(results: Results) -> list[str]:
     return lines
 
 
-def rerun_sentences(results: Results, trial: str = "best trial") -> list[str]:
-    """Describe the best trials with new seeds."""
+def rerun_sentences(results: Results, index: int | None = None) -> list[str]:
+    """Compare each optimizer's best trial, or its trial at an index, with its reruns: the best is partly luck."""
     lines = []
-    for name, outcome in results.reruns.items():
-        parts = []
-        for metric in [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]:
-            values = [value for value in outcome.values(metric) if math.isfinite(value)]
-            if values:
-                mean, low, high = (
-                    format_metric(metric, value) for value in (sum(values) / len(values), min(values), max(values))
-                )
-                parts.append(f"{metric} {mean} ({low} … {high})")
-        infeasible = outcome.tried - len(outcome.pool)
-        seeds = pluralize(outcome.tried, "seed") + (f", {infeasible} of them infeasible" if infeasible else "")
-        lines.append(f"{name}'s {trial} with {seeds}: {', '.join(parts) or 'no feasible trial'}.")
+    for rerun in reruns(results, index):
+        outcome = results.outcome(rerun.optimizer)
+        wanted = [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]
+        metrics = [metric for metric in wanted if metric in rerun.metrics]
+        trial = f"{rerun.optimizer}'s {'best trial' if index is None else f'trial {index}'}"
+        again = pluralize(rerun.seeds, "rerun") + f" with {'a new seed' if rerun.seeds == 1 else 'new seeds'}"
+        if not metrics:
+            lines.append(f"{trial}: no feasible trial in {again}.")
+            continue
+        own, means = [], []
+        for metric in metrics:
+            spread = rerun.metrics[metric]
+            shown = {key: format_metric(metric, value) for key, value in asdict(spread).items()}
+            own.append(f"{metric} {shown['selected']}")
+            means.append(shown["mean"] + (f" ({shown['min']} … {shown['max']})" if rerun.feasible > 1 else ""))
+        infeasible = rerun.seeds - rerun.feasible
+        again += f", {infeasible} of them infeasible," if infeasible else ""
+        verb = "gives" if rerun.seeds == 1 else "average"
+        lines.append(f"{trial} has {join_words(own)}; {again} {verb} {join_words(means)}.")
     return lines
 
 

@@ -31,7 +31,11 @@ class Page {
     const on = (id, event, change) =>
       select(id).addEventListener(event, ({ target }) => { change(target); this.updateSoon(); });
     on("#k", "input", input => { asked.k = Number(input.value); });
-    on("#select", "change", input => { asked.select = Number(input.value); });
+    on("#select", "change", input => {
+      // A metric that selects is optimistic, so it is not also the one that is reported.
+      if (asked.report === Number(input.value)) select("#report").value = asked.report = asked.select;
+      asked.select = Number(input.value);
+    });
     on("#report", "change", input => { asked.report = Number(input.value); });
     on("#reset", "click", () => {
       Object.assign(asked, this.defaults());
@@ -69,7 +73,7 @@ class Page {
     select("#k-shown").textContent = k;
     select("#reset").hidden = view.sameTrials && report === this.data.report;
     selectAll(".as-run").forEach(note => { note.hidden = view.sameTrials; });
-    select(".answer").classList.toggle("moved", !view.sameTrials);
+    select("#answer").classList.toggle("moved", !view.sameTrials);
     fillOutcomes(this.outcomes, view);
     select("#ranking").textContent = rankingText(view);
     select("#narrowed").textContent = narrowedText(view, ranges);

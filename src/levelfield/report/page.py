@@ -33,7 +33,7 @@ from levelfield.report.figure import Figure, Part
 from levelfield.report.figures import figures
 from levelfield.report.latex import latex_tables
 from levelfield.report.methods import methods
-from levelfield.report.narrative import sentences
+from levelfield.report.narrative import caveats, sentences
 from levelfield.report.payload import CONSTANTS, page_data, script_json
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.report.vega import vega_bundle
@@ -126,10 +126,14 @@ def render(results: Results, protocols: Sequence[Results] = (), version: str | N
     drawn = figures(results, protocols)
     numbers = {name: number for number, name in enumerate(results.outcomes)}
     tables = space_tables(study)
+    first = caveats(results)
+    everywhere = dict.fromkeys([*first, *(sentence for other in protocols for sentence in caveats(other))])
     return _template("page.html").render(
         study=study,
         k=results.k(),
-        sentences=sentences(results),
+        title=results.title,
+        caveats=list(everywhere),
+        sentences=sentences(results)[len(first) :],
         complete=results.complete,
         narrowed=results.narrowed_spaces,
         report=reported_metric(results),

@@ -10,6 +10,8 @@ import socket
 import socketserver
 import sys
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
@@ -35,8 +37,9 @@ _HEADERS = {
 class Live:
     """The current state of a study in a store."""
 
-    def __init__(self, study: Study, location: str) -> None:
+    def __init__(self, study: Study, location: str, overrides: Mapping[str, str] | None = None) -> None:
         self.study = study
+        self._overrides = overrides or {}  # what differs from the study's own settings, for the title
         self._location = location
         self._identities = {name: study.identity(name) for name in study.optimizers}
         self._text = study.to_toml()
@@ -76,7 +79,8 @@ class Live:
             with self._open() as store:
                 source = version, store.count()  # reruns change the page, but not the pools
                 if self._rendered is None or self._rendered[0] != source:
-                    self._rendered = source, render(read(self.study, store), version=version)
+                    results = replace(read(self.study, store), overrides=self._overrides)
+                    self._rendered = source, render(results, version=version)
             return self._rendered[1]
 
 

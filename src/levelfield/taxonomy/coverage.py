@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.formatting import MISSING, format_number
+from levelfield.formatting import MISSING, format_number, format_percent
 from levelfield.rounding import half_decade
 from levelfield.rules import Rule
 from levelfield.space import Choice, Hyperparameters, Log, Space
@@ -80,6 +80,11 @@ class Coverage:
         return self.share is not None and self.share > 0.995
 
     @property
+    def text(self) -> str:
+        """The share as a percentage."""
+        return "unknown" if self.share is None else format_percent(self.share)
+
+    @property
     def why(self) -> str:
         """What is missing, or why the coverage was not evaluated."""
         if not self.evaluated:
@@ -98,7 +103,7 @@ class Coverage:
             return f"whether {general}'s space covers {special}'s was {self.why}"
         if self.whole:
             return f"{general}'s space covers {special}'s"
-        reach = f"covers {self.share:.0%} of {special}'s" if self.share else f"cannot express {special}"
+        reach = f"covers {self.text} of {special}'s" if self.share else f"cannot express {special}"
         return f"{general}'s space {reach}{': ' if self.why else ''}{self.why}"
 
 
@@ -230,10 +235,10 @@ def _follows(
     values = [{name: point[name] for name in point if name in special.hyperparameters} for point in points]
     with np.errstate(all="ignore"):
         if special.equations and general.equations:
-            columns = {name: column([point[name] for point in values], (-1, 1, 1)) for name in values[0]}
-            image = way.image(columns, {**opens, way.limit: opens[way.limit][:, None]})
-            expected = trajectory(special.equations, columns, gradients[:, None])
-            deviations = deviation(trajectory(general.equations, image, gradients[:, None]), expected)
+            columns = {name: column([point[name] for point in values], (-1, 1)) for name in values[0]}
+            steps_first = np.moveaxis(gradients, 0, -1)[..., None]  # × parameters × points × limit parameters
+            expected = trajectory(special.equations, columns, steps_first)
+            deviations = deviation(trajectory(general.equations, way.image(columns, opens), steps_first), expected)
         else:
             from levelfield.training import following
 
@@ -259,7 +264,7 @@ class StudyCoverage:
         pairs = [f"{coverage.edge.special} ⊆ {coverage.edge.general}" for coverage in self.covered]
         width = max(map(len, pairs), default=0)
         for pair, coverage in zip(pairs, self.covered, strict=True):
-            share = f"{coverage.share:>5.0%}" if coverage.share is not None else f"{MISSING:>5}"
+            share = f"{coverage.text if coverage.evaluated else MISSING:>5}"
             nothing = "cannot express it: " if coverage.share == 0 else ""
             yield f"    {pair:<{width}} {share}" + ("" if coverage.whole else f"  {nothing}{coverage.why}")
         for gap in self.missing:

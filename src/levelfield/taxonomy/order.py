@@ -17,7 +17,7 @@ import numpy as np
 
 from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
-from levelfield.space import Axis, Hyperparameters, Space, Value
+from levelfield.space import Axis, Hyperparameters, Log, Space, Uniform, Value
 from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
 from levelfield.workloads import get_workload
@@ -155,23 +155,45 @@ class Places:
 def places_on(axis: Axis, values: Mapping[str, Any], shape: tuple[int, ...]) -> Places:
     """Return where the translated points lie on an axis. ``values`` broadcast to ``shape``."""
     names = [name for name in (axis.name, axis.divisor) if name]
-    coordinates: list[Value | None]
-    if all(name in values for name in names):
-        # Many values do not depend on all axes of the shape, and broadcasting afterwards is cheaper.
+    if not all(name in values for name in names):
+        return Places(axis, np.full(shape, None), np.full(shape, np.inf))
+    if isinstance(axis.dimension, Log | Uniform):
+        coordinates = _coordinates(axis, values)
+        beyond = _overshoots(axis.dimension, coordinates)
+    else:
         columns = np.broadcast_arrays(*(np.asarray(values[name], object) for name in names))
         rows = zip(*(column.ravel() for column in columns), strict=True)
-        coordinates = [axis.coordinate(dict(zip(names, row, strict=True))) for row in rows]
-        inner = columns[0].shape
-    else:
-        coordinates, inner = [None], ()
-    beyond = [_overshoot(axis, coordinate) for coordinate in coordinates]
-    known = np.empty(len(coordinates), object)
-    known[:] = coordinates
-    return Places(
-        axis,
-        np.broadcast_to(known.reshape(inner), shape),
-        np.broadcast_to(np.array(beyond).reshape(inner), shape),
-    )
+        listed = [axis.coordinate(dict(zip(names, row, strict=True))) for row in rows]
+        coordinates = np.empty(len(listed), object)
+        coordinates[:] = listed
+        coordinates = coordinates.reshape(columns[0].shape)
+        beyond = np.array([_overshoot(axis, coordinate) for coordinate in listed]).reshape(columns[0].shape)
+    # Many values do not depend on all axes of the shape, and broadcasting afterwards is cheaper.
+    return Places(axis, np.broadcast_to(coordinates, shape), np.broadcast_to(beyond, shape))
+
+
+def _coordinates(axis: Axis, values: Mapping[str, Any]) -> np.ndarray:
+    """Return ``axis.coordinate`` of many values at once, for a range."""
+    value = np.asarray(values[axis.name], float)
+    with np.errstate(all="ignore"):
+        if axis.one_minus:
+            return 1.0 - value
+        if axis.divisor:
+            divisor = np.asarray(values[axis.divisor], float)
+            return np.asarray(value / (np.sqrt(divisor) if axis.root else divisor))
+    return value
+
+
+def _overshoots(dimension: Log | Uniform, coordinates: np.ndarray) -> np.ndarray:
+    """Return how far outside a range many coordinates lie, as ``_overshoot`` does for one."""
+    with np.errstate(all="ignore"):
+        if isinstance(dimension, Log):
+            low, length = math.log(dimension.low), math.log(dimension.high) - math.log(dimension.low)
+            units = (np.log(np.maximum(coordinates, 0.0)) - low) / length
+        else:
+            units = (coordinates - dimension.low) / (dimension.high - dimension.low)
+        beyond = np.where(np.isnan(units), np.inf, np.maximum(-units, units - 1))
+    return np.asarray(np.where(beyond > _ROUNDING, beyond, 0.0))
 
 
 def relevant_axes(optimizer: Optimizer, values: Mapping[str, Any]) -> list[Axis]:
@@ -180,10 +202,8 @@ def relevant_axes(optimizer: Optimizer, values: Mapping[str, Any]) -> list[Axis]
     return [axis for axis in optimizer.space if axis.name in values or axis.name not in schedule]
 
 
-def _overshoot(axis: Axis, coordinate: Value | None) -> float:
+def _overshoot(axis: Axis, coordinate: Value) -> float:
     """Return how far outside an axis a coordinate lies, in lengths of its range; infinite if no range could hold it."""
-    if coordinate is None:
-        return math.inf
     end = axis.dimension.ends[0]
     if not axis.dimension.free:
         if isinstance(end, bool | str):

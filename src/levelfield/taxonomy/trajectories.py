@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,24 +10,26 @@ import numpy as np
 from levelfield.rules import Equations
 
 
-def trajectory(equations: Equations, hyperparameters: Mapping[str, Any], gradients: np.ndarray) -> np.ndarray:
-    """Return the parameters after each step, from zero, over these gradients (… × steps × parameters).
+def trajectory(equations: Equations, hyperparameters: Mapping[str, Any], gradients: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the parameters after each step, from zero, over these gradients (steps × parameters × …).
 
     Hyperparameters are numbers, arrays that broadcast against the gradients of a step, or functions of the step.
     """
     parameters: Any = 0.0
     buffers: list[Any] = list(equations.buffers)
-    path = []
-    for t in range(gradients.shape[-2]):
+    for t, gradient in enumerate(gradients):
         now = {name: value(t) if callable(value) else value for name, value in hyperparameters.items()}
-        change, *buffers = equations.update(t, gradients[..., t, :], *buffers, **now)
+        change, *buffers = equations.update(t, gradient, *buffers, **now)
         parameters = parameters + change
-        path.append(parameters)
-    return np.stack(path, axis=-2)
+        yield parameters
 
 
-def deviation(trajectory: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def deviation(trajectory: Iterable[np.ndarray], expected: Iterable[np.ndarray]) -> np.ndarray:
     """Return the largest distance between two trajectories, relative to how far the expected one goes."""
-    distance = np.linalg.norm(trajectory - expected, axis=-1).max(-1)
-    relative: np.ndarray = distance / np.linalg.norm(expected, axis=-1).max(-1)
+    distance: Any = 0.0  # squared, like the length
+    length: Any = 0.0
+    for parameters, aim in zip(trajectory, expected, strict=True):
+        distance = np.maximum(distance, np.square(parameters - aim).sum(0))
+        length = np.maximum(length, np.square(aim).sum(0))
+    relative: np.ndarray = np.sqrt(distance / length)
     return relative

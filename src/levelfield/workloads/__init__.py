@@ -26,6 +26,11 @@ def get_workload(name: str) -> Workload:
     return workload
 
 
+def workload_file(name: str) -> str:
+    """Return the code file that registered a workload, or "" if none did."""
+    return _registered.file_of(name)
+
+
 def register_workload(workload: Workload) -> Workload:
     """Make a workload available to studies by its name. An earlier one of the same name is replaced."""
     return _registered.add(workload.name, workload)

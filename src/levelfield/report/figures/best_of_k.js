@@ -1,7 +1,7 @@
 live("best-of-k", {
-  rows: (view, panel, { ks }) =>
+  rows: (view, { choice }, { ks }) =>
     view.shown.flatMap(optimizer => ks.map(k => ({
-      ...optimizer.fields, k, cost: drawnNumber(optimizer.cost(k)), ...estimateFields(optimizer.best(k, view.select)),
+      ...optimizer.fields, k, cost: drawnNumber(optimizer.cost(k)), ...estimateFields(optimizer.best(k, view[choice])),
     }))),
 
   /** The ends of the metric's axis, which keep the worst optimizer's mean in sight. */

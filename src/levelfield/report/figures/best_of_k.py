@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -11,7 +11,7 @@ from levelfield.analysis.ranking import several_ks
 from levelfield.analysis.results import Results
 from levelfield.report import charts
 from levelfield.report.charts import Names
-from levelfield.report.columns import PERCENTILES
+from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.figure import (
     Figure,
     Panel,
@@ -29,22 +29,28 @@ _FIRST_IN_SIGHT = 2  # trials: the best of fewer may be anything, and lie beyond
 
 
 def figure(results: Results, protocols: Sequence[Results]) -> Figure:
-    names, select = optimizer_names(results), results.study.select
+    names, study = optimizer_names(results), results.study
     outcomes = [results.outcome(name) for _, name in names.items()]
     ks = several_ks(max(len(outcome.pool) for outcome in outcomes), _SHOWN_KS)
-    rows = [
-        {
-            "optimizer": number,
-            "name": name,
-            "k": k,
-            "cost": drawn_number(outcome.cost(k)),
-            **estimate_fields(outcome.best(k)),
-        }
-        for (number, name), outcome in zip(names.items(), outcomes, strict=True)
-        for k in ks
-    ]
-    ends = _ends(rows, is_maximized(outcomes[0], select))
-    panels = [Panel(_chart(names, cost), rows, select, "select", ends=ends, live={}) for cost in (False, True)]
+
+    def panel(metric: str, choice: Literal["select", "report"], cost: bool = False) -> Panel:
+        rows = [
+            {
+                "optimizer": number,
+                "name": name,
+                "k": k,
+                "cost": drawn_number(outcome.cost(k)),
+                **estimate_fields(outcome.best(k, metric)),
+            }
+            for (number, name), outcome in zip(names.items(), outcomes, strict=True)
+            for k in ks
+        ]
+        ends = _ends(rows, is_maximized(outcomes[0], metric))
+        return Panel(_chart(names, cost), rows, metric, choice, ends=ends, live={})
+
+    panels = [panel(study.select, "select"), panel(study.select, "select", cost=True)]
+    if (report := reported_metric(results)) != study.select:
+        panels.append(panel(report, "report"))
     caption = (
         f"The best of K trials against K, and against their cost: mean (line) and {PERCENTILES} (band). A diverged "
         "trial costs the steps that it ran. The best of a single trial may lie outside the axis. "

@@ -15,7 +15,7 @@ from levelfield.report import charts
 from levelfield.report.charts import Names
 from levelfield.report.figure import Figure, Panel, Part, Rows, drawn_number, optimizer_names
 from levelfield.report.narrative import followed_sentences
-from levelfield.taxonomy.audit import SIGNIFICANT, Finding, Verdict, audit
+from levelfield.taxonomy.audit import LEAST_COVERED, SIGNIFICANT, Finding, Verdict, audit, coverage_obstacles
 from levelfield.taxonomy.order import reduction
 
 PLACE = 50
@@ -23,6 +23,7 @@ _VERDICTS = {  # color and dashes
     Verdict.CONSISTENT: ("#009E73", [1, 0]),
     Verdict.NO_SEPARATION: (charts.GRAY, [6, 4]),
     Verdict.VIOLATED: ("#D55E00", [1, 0]),
+    Verdict.NOT_COVERED: ("#CC79A7", [2, 3]),
     Verdict.UNKNOWN: ("#bbbbbb", [2, 3]),
 }
 
@@ -44,18 +45,22 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     data = {
         "inclusions": [
             {"special": special, "general": general, "p": None if math.isnan(finding.p_value) else finding.p_value}
+            | {"share": finding.coverage.share, "coverage": finding.coverage.text}
             for (special, general), finding in by_edge.items()
         ],
         "edges": edges,
         "nodes": nodes,
         "clear": CLEAR,
         "significant": SIGNIFICANT,
+        "leastCovered": LEAST_COVERED,
         "verdicts": {verdict.name: verdict.value for verdict in Verdict},
     }
     context = {
         "findings": [_texts(finding) for finding in findings],
         "followed": followed_sentences(results),
         "unclear": format_percent(1 - CLEAR),
+        "least_covered": format_percent(LEAST_COVERED),
+        "obstacles": coverage_obstacles(findings),
     }
     part = Part([Panel(chart, [*lines, *nodes], live={})], context=context)
     return Figure("Inclusions", caption, [part], columns=1, data=data)
@@ -68,6 +73,7 @@ def _finding_fields(finding: Finding) -> dict[str, Any]:
         "worse": drawn_number(finding.worse),
         "better": drawn_number(finding.better),
         "p": drawn_number(finding.p_value),
+        "coverage": finding.coverage.text,
     }
 
 
@@ -78,6 +84,7 @@ def _texts(finding: Finding) -> dict[str, str]:
         "worse": format_percent(finding.worse),
         "better": format_percent(finding.better),
         "p": format_p_value(finding.p_value),
+        "coverage": finding.coverage.text,
         "verdict": finding.verdict.value,
         "evidence": "; ".join(finding.evidence),
     }
@@ -129,12 +136,13 @@ def _chart(names: Names) -> Any:
             color=alt.Color(
                 "verdict:N",
                 scale=alt.Scale(domain=verdicts, range=list(colors)),
-                legend=alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolStrokeWidth=3, columns=4),
+                legend=alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolStrokeWidth=3, columns=5),
             ),
             strokeDash=alt.StrokeDash("verdict:N", scale=alt.Scale(domain=verdicts, range=list(dashes)), legend=None),
             tooltip=[
                 alt.Tooltip("inclusion:N"),
                 alt.Tooltip("verdict:N"),
+                alt.Tooltip("coverage:N"),
                 *charts.tooltips("worse", "better", format=".0%"),
                 *charts.tooltips("p", format=".2g"),
             ],

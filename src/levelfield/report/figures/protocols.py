@@ -48,7 +48,10 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         "flips": [str(flip) for flip in flips(columns)],
         "shared": any(len(pair.protocols) > 1 for pair in pairs(columns)),
     }
-    caption = "The mean of each rule under each tuning protocol. Where lines cross, the ranking changes."
+    caption = (
+        "The mean of each rule under each tuning protocol. Where lines cross, the means change places. A rank change "
+        "is listed below only if the trials separate the two rules under both protocols."
+    )
     return Figure("Tuning protocols", caption, [Part(panels, context=context)])
 
 
