@@ -6,7 +6,7 @@ const selectAll = (selector, within = document) => [...within.querySelectorAll(s
 /** Figures that the page recomputes: name → functions, of which only rows is required.
  *
  * prepare(view, data): what the others share, whatever metric is reported; by default, the figure's data from Python
- * *test(view, data): the same, with what takes too long for prepare; runs when the reader rests, and yields now and then
+ * *test(view, data): the same with what takes too long for prepare; runs when the reader rests, yields now and then
  * rows(view, panel, prepared): the rows of a panel
  * ends(rows, maximized, prepared): the lowest and highest value of the metric's axis, null for none
  * drawn(page, panel, vegaView): called when a panel has been drawn
@@ -63,8 +63,9 @@ function unpacked({ columns, texts }) {
 
 class Chart {
   constructor(place, panel, page) {
-    const state = { computed: panel.rows ? unpacked(panel.rows) : null, drawn: null, drawnAs: "", drawing: Promise.resolve() };
-    Object.assign(this, { place, panel, page, ...state, inSight: false, isCurrent: false });
+    Object.assign(this, { place, panel, page, inSight: false, isCurrent: false });
+    Object.assign(this, { drawn: null, drawnAs: "", drawing: Promise.resolve() });
+    this.computed = panel.rows ? unpacked(panel.rows) : null;
     this.live = panel.live ? LIVE.get(panel.figure) : null;
   }
 

@@ -236,11 +236,11 @@ def confidence_intervals(base: alt.Chart, x: alt.X, offset: float = 0.0) -> list
     for end, side, border, inside in (("medianLow", "left", 0, 5), ("medianHigh", "right", "width", -5)):
         drawn = base.transform_filter(f"!isValid(datum.{end}) && isValid(datum.middle)")
         dashes = drawn.mark_rule(yOffset=offset, strokeWidth=2, strokeDash=[4, 3])
-        layers.append(dashes.encode(x=_at("middle", x), x2=alt.X2Value(border)))
+        layers.append(dashes.encode(x=_at("middle", x), x2=alt.value(border)))
         arrow = drawn.mark_point(
             shape=f"triangle-{side}", xOffset=inside, yOffset=offset, filled=True, size=60, opacity=1
         )
-        layers.append(arrow.encode(x=alt.XValue(border)))
+        layers.append(arrow.encode(x=alt.value(border)))
     return [*layers, base.mark_point(filled=True, size=90, opacity=1, yOffset=offset, shape="diamond").encode(x=x)]
 
 

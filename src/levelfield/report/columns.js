@@ -6,7 +6,8 @@ const COLUMNS = new Map(Object.entries({
     heading: view => `median ${view.metrics[view.select].name}`,
     cell: (view, optimizer) => {
       const { median, low, high } = optimizer.interval(view.k), metric = view.metrics[view.select];
-      return Number.isFinite(median) ? [formatMetric(metric, median), formatInterval(metric, low, high)] : [CONSTANTS.missing];
+      if (!Number.isFinite(median)) return [CONSTANTS.missing];
+      return [formatMetric(metric, median), formatInterval(metric, low, high)];
     },
   },
   luck: {
@@ -28,7 +29,8 @@ const COLUMNS = new Map(Object.entries({
   reached: {
     cell: (view, optimizer) => {
       const { probability, low, high } = optimizer.reachedBy(view.k);
-      return Number.isNaN(probability) ? [CONSTANTS.missing] : [formatPercent(probability), formatEnds(formatPercent, low, high)];
+      if (Number.isNaN(probability)) return [CONSTANTS.missing];
+      return [formatPercent(probability), formatEnds(formatPercent, low, high)];
     },
   },
   feasible: { cell: (view, optimizer) => [`${optimizer.pool.length} of ${optimizer.tried.length}`] },

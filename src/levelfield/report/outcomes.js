@@ -88,7 +88,8 @@ function rankingOf(optimizers, metrics, { k, select }) {
   const sign = metrics[select].maximized ? -1 : 1;
   const entries = optimizers.map(optimizer => {
     const { median } = optimizer.interval(k), { mean } = optimizer.best(k, select);
-    return { optimizer, median, keys: [Number.isNaN(median) ? 1 : 0, sign * median, Number.isNaN(mean) ? Infinity : sign * mean] };
+    const keys = [Number.isNaN(median) ? 1 : 0, sign * median, Number.isNaN(mean) ? Infinity : sign * mean];
+    return { optimizer, median, keys };
   });
   const difference = (a, b) => (a === b || Number.isNaN(a) ? 0 : a - b);
   return entries.sort((a, b) => a.keys.reduce((order, key, i) => order || difference(key, b.keys[i]), 0));

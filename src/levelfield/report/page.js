@@ -87,7 +87,8 @@ class Page {
     const view = viewOf(this.data, this.asked);
     if (view.sameTrials) view.tests = this.data.tests;
     Object.assign(this, { question, view });
-    this.prepared = new Map(this.sections.map(({ name, figure }) => [name, figure.prepare(view, this.data.figures.get(name))]));
+    this.prepared = new Map(this.sections.map(({ name, figure }) =>
+      [name, figure.prepare(view, this.data.figures.get(name))]));
     this.tested = view.tests ? Promise.resolve() : this.test(view);
   }
 
@@ -160,7 +161,8 @@ function rankingText({ k, select: selected, metrics, ranking, shown, comparable 
   const few = shown.filter(optimizer => !comparable.includes(optimizer))
     .map(({ name, pool }) => `${name} (${pool.length})`);
   const left = few.length ? `. Not ranked, because they have fewer than ${k} trials: ${few.join(", ")}` : "";
-  return `Median best of ${k} by ${metric.name}: ${[...ranked.slice(0, NAMED), ...more].join("   ") || "no trials"}${left}`;
+  const listed = [...ranked.slice(0, NAMED), ...more].join("   ") || "no trials";
+  return `Median best of ${k} by ${metric.name}: ${listed}${left}`;
 }
 
 function narrowedText({ k, optimizers }, ranges) {

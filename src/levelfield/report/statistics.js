@@ -266,7 +266,8 @@ function* twoSidedTests(pairs, k) {
   const { many, fewestPermutations, permutationsPerClaim, significance, enough } = CONSTANTS;
   let { permutations } = CONSTANTS;
   if (pairs.some(([ours, theirs]) => relevant(ours.length + theirs.length, k) > many))
-    permutations = Math.min(permutations, Math.max(fewestPermutations, Math.round(permutationsPerClaim * pairs.length / significance)));
+    permutations = Math.min(permutations,
+      Math.max(fewestPermutations, Math.round(permutationsPerClaim * pairs.length / significance)));
   const leads = ([ours, theirs]) => {
     const { counts, ends, n, m } = ranksOf(ours, theirs);
     return leadOf(counts, ends, later(m, k, true), later(n - m, k, true)) >= 0;

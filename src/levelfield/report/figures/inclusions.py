@@ -44,8 +44,13 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     )
     data = {
         "inclusions": [
-            {"special": special, "general": general, "p": None if math.isnan(finding.p_value) else finding.p_value}
-            | {"share": finding.coverage.share, "coverage": finding.coverage.text}
+            {
+                "special": special,
+                "general": general,
+                "p": None if math.isnan(finding.p_value) else finding.p_value,
+                "share": finding.coverage.share,
+                "coverage": finding.coverage.text,
+            }
             for (special, general), finding in by_edge.items()
         ],
         "edges": edges,

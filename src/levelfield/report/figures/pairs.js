@@ -7,7 +7,8 @@ function wins(view, { better, worse, open, testing }) {
   const tested = ({ p, separated }, ours, winner) =>
     ({ p: drawnNumber(p), verdict: separated ? (winner === ours ? better : worse) : open });
   return view.comparable.flatMap(ours => view.comparable.filter(theirs => theirs !== ours).map(theirs => {
-    const chance = view.wins(ours, theirs), lead = chance - view.wins(theirs, ours), pair = [ours.number, theirs.number];
+    const chance = view.wins(ours, theirs), lead = chance - view.wins(theirs, ours);
+    const pair = [ours.number, theirs.number];
     const test = view.tests?.best.find(test => pair.includes(test.better) && pair.includes(test.worse));
     return {
       row: ours.number, column: theirs.number, ours: ours.name, theirs: theirs.name,

@@ -37,8 +37,8 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     caption = (
         f"Steps that the fastest of K trials takes to {target.metric} {format_metric(target.metric, target.value)}: "
         f"the median (diamond) and its {CONFIDENCE} (bar; a dashed arrow is an open end). A repetition that misses the "
-        "target counts as infinitely slow, so an optimizer that misses it in most repetitions has no median. Above each "
-        f"bar: the share of repetitions that reach the target, and its {CONFIDENCE}."
+        "target counts as infinitely slow, so an optimizer that misses it in most repetitions has no median. Above "
+        f"each bar: the share of repetitions that reach the target, and its {CONFIDENCE}."
     )
     return Figure("Steps to the target", caption, [Part([Panel(_chart(names), rows, live={})])], columns=1)
 
@@ -56,5 +56,5 @@ def _chart(names: Names) -> Any:
     ends = " + '–' + ".join(percent.format(field) for field in ("reachedLow", "reachedHigh"))
     label = f"isValid(datum.reached) ? {percent.format('reached')} + ' reach it (' + {ends} + ')' : ''"
     shares = base.transform_calculate(label=label).mark_text(align="left", dy=-5, fontSize=10, xOffset=4)
-    shares = shares.encode(x=alt.XValue(0), text=alt.Text("label:N"), color=alt.ColorValue(charts.GRAY))
+    shares = shares.encode(x=alt.value(0), text=alt.Text("label:N"), color=alt.ColorValue(charts.GRAY))
     return alt.layer(*charts.confidence_intervals(base, x, offset=8), shares)
