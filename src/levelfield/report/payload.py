@@ -14,6 +14,7 @@ from levelfield.analysis.intervals import (
     FEWEST_PERMUTATIONS,
     LEVEL,
     MANY,
+    MARGIN,
     PERMUTATIONS_PER_CLAIM,
     SIGNIFICANCE,
 )
