@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -108,6 +108,7 @@ def one_trial(made: Any) -> lf.Comparison:
 SETTLED = """async () => {
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
     await window.page.settled;
+    await window.page.tested;
 }"""
 
 
@@ -220,8 +221,12 @@ def ranking(comparison: lf.Comparison) -> list[str]:
     """Return the optimizers, best first; those without a number last."""
     k = comparison.study.trials
     sign = comparison.outcome(next(iter(comparison.study.optimizers))).metrics[comparison.study.select].sign
-    means = {name: comparison.outcome(name).best(k).mean for name in comparison.study.optimizers}
-    return sorted(means, key=lambda name: (np.isnan(means[name]), sign * means[name]))
+    medians = {name: sign * comparison.outcome(name).interval(k).median for name in comparison.study.optimizers}
+    means = {name: sign * comparison.outcome(name).best(k).mean for name in comparison.study.optimizers}
+    # NaN, of those without a number, comes last.
+    return sorted(
+        medians, key=lambda name: np.nan_to_num([medians[name], means[name]], nan=1e300, posinf=1e200).tolist()
+    )
 
 
 def expected_table(comparison: lf.Comparison, report: str) -> dict[str, dict[str, list[str]]]:
@@ -229,21 +234,34 @@ def expected_table(comparison: lf.Comparison, report: str) -> dict[str, dict[str
     study, rows = comparison.study, {}
     for name in ranking(comparison):
         outcome, cells = comparison.outcome(name), {}
-        for key, metric in (("select", study.select), ("report", report)):
+        median = outcome.interval(study.trials)
+        ends = shown_ends(lambda value: format_metric(study.select, value), median.low, median.high)
+        known = np.isfinite(median.median)
+        cells["select"] = [format_metric(study.select, median.median), ends] if known else ["–", ""]
+        for key, metric in (("luck", study.select), ("report", report)):
             best = outcome.best(study.trials, metric)
             ends = " – ".join(format_metric(metric, end) for end in (best.low, best.high))
-            if key == "select" or metric != study.select:
+            if key == "luck" or metric != study.select:
                 cells[key] = [format_metric(metric, best.mean), "" if np.isnan(best.mean) else ends]
         if study.target:
-            steps = outcome.steps_to_target(study.trials)
-            known = steps.probability > 0
-            cells["steps"] = [f"{steps.mean:,.0f}", f"{steps.low:,.0f} – {steps.high:,.0f}"] if known else ["–", ""]
-            cells["reached"] = [f"{steps.probability:.0%}" if outcome.pool else "–", ""]
+            steps, reached = outcome.steps_interval(study.trials), outcome.reached(study.trials)
+            ends = shown_ends("{:,.0f}".format, steps.low, steps.high)
+            median = "not reached" if np.isinf(steps.median) else f"{steps.median:,.0f}"
+            cells["steps"] = [median, ends] if outcome.pool else ["–", ""]
+            shares = [f"{reached.probability:.0%}", f"{reached.low:.0%} – {reached.high:.0%}"]
+            cells["reached"] = ["–", ""] if np.isnan(reached.probability) else shares
         best_trial = outcome.best_trial
         cells["feasible"] = [f"{len(outcome.pool)} of {outcome.tried}", ""]
         cells["hyperparameters"] = [format_hyperparameters(best_trial.point.hyperparameters) if best_trial else "", ""]
         rows[name] = cells
     return rows
+
+
+def shown_ends(shown: Any, low: float, high: float) -> str:
+    """Return an interval as it is read, where an infinite end is open."""
+    if np.isinf([low, high]).any():
+        return "unknown" if np.isinf([low, high]).all() else f"≤ {shown(high)}" if np.isinf(low) else f"≥ {shown(low)}"
+    return f"{shown(low)} – {shown(high)}"
 
 
 def assert_table(page: Any, comparison: lf.Comparison, report: str) -> None:
@@ -367,28 +385,61 @@ def assert_answers(page: Any, whole: lf.Comparison, view: lf.Comparison, report:
     )
     numbers = [[finding.worse, finding.better, finding.p_value] for finding in view.audit()]
     np.testing.assert_allclose(np.array(findings, float), np.array(numbers), rtol=1e-9, atol=1e-12)
-    estimates = page.evaluate(ESTIMATES)
-    expected = [
-        [getattr(view.outcome(name).best(view.study.trials, metric), part) for part in ("mean", "low", "high")]
-        for name in view.study.optimizers
-        for metric in (view.study.select, report)
-    ]
-    np.testing.assert_allclose(np.array(estimates, float), np.array(expected), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.array(page.evaluate(NUMBERS), float), numbers_of(view, report), rtol=1e-9, atol=1e-12)
+    assert_tests(page, view)
     ks = page.evaluate("window.page.data.figures.get('best-of-k').ks")
     assert ks[0] == 1
     assert ks[-1] == max(len(whole.outcome(name).pool) for name in whole.study.optimizers)
     assert_same(live_charts(page), expected_charts(view, whole, report, ks))
 
 
-ESTIMATES = """() => {
-    const { view } = window.page;
-    return view.optimizers.flatMap(optimizer => [view.select, view.report].map(metric => {
-        const { mean, low, high } = optimizer.best(view.k, metric);
-        return [mean, low, high];
-    }));
+NUMBERS = """() => {
+    const { k, select, report, optimizers } = window.page.view;
+    return optimizers.flatMap(optimizer => [
+        ...[select, report].map(metric => optimizer.best(k, metric)).map(({ mean, low, high }) => [mean, low, high]),
+        ...[optimizer.interval(k), optimizer.stepsInterval(k)].map(({ median, low, high }) => [median, low, high]),
+        ...[optimizer.reachedBy(k)].map(({ probability, low, high }) => [probability, low, high]),
+    ]);
 }"""
+
+
+def numbers_of(view: lf.Comparison, report: str) -> np.ndarray:
+    """Return the numbers behind the outcome table."""
+    k, rows = view.study.trials, []
+    for name in view.study.optimizers:
+        outcome = view.outcome(name)
+        rows += [astuple(outcome.best(k, metric)) for metric in (view.study.select, report)]
+        rows += [astuple(numbers) for numbers in (outcome.interval(k), outcome.steps_interval(k), outcome.reached(k))]
+    return np.array(rows)
+
+
+def assert_tests(page: Any, view: lf.Comparison) -> None:
+    """The page separates the pairs that the library separates, with the same p-values, and says so."""
+    names, results = list(view.study.optimizers), view.results
+    able = set(results.comparable())
+    kinds = {"best": results.pair_tests()} | ({"steps": results.step_tests()} if view.study.target else {})
+    texts = {"best": "#separated", "steps": "#steps .live"}
+    verbs = {"best": "beats", "steps": "is faster than"}
+    for kind, tests in kinds.items():
+        compared = [test for test in tests if able.issuperset(test.names)]
+        shown = page.evaluate(f"window.page.view.tests.{kind}")
+        assert [{names[test["better"]], names[test["worse"]]} for test in shown] == [
+            set(test.names) for test in compared
+        ]
+        np.testing.assert_allclose([test["p"] for test in shown], [test.p_value for test in compared], rtol=1e-9)
+        separated = {
+            (test.better, test.worse) for test in compared if test.separated and test.wins + test.losses > 0.01
+        }
+        assert {(names[test["better"]], names[test["worse"]]) for test in shown if test["separated"]} == separated
+        if page.locator(texts[kind]).count() and len(able) > 1:
+            text = page.locator(texts[kind]).text_content()
+            assert f"At K = {view.study.trials}, " in text
+            assert text.count(verbs[kind]) == len({better for better, _ in separated})
+            assert ("not clearly different" in text or "clearly differ" in text) == (len(separated) < len(compared))
+            for better, _ in separated:
+                assert f"{better} {verbs[kind]} " in text
 
 
 def texts(page: Any) -> list[str]:
     """Return everything that there is to read, besides charts."""
-    return [text.strip() for text in page.locator("td, th, h1, h2, h3, p:not(#ranking), li").all_text_contents()]
+    return [text.strip() for text in page.locator("td, th, h1, h2, h3, p:not(.live), li").all_text_contents()]

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import altair
 import numpy as np
 import pytest
+import scipy.stats
 import vl_convert
 from report_helpers import (
     EVALUATIONS,
@@ -98,6 +99,18 @@ def numbers(row: Mapping[str, Any]) -> tuple[float, float, float]:
     return row["mean"], row["low"], row["high"]
 
 
+def interval(row: Mapping[str, Any]) -> tuple[float, float, float]:
+    return row["median"], row["medianLow"], row["medianHigh"]
+
+
+def median_ranks(n: int, k: int) -> tuple[int, int, int]:
+    """Return which of n sorted trials are the median best of k and the ends of its 90% confidence interval."""
+    q = 1 - 0.5 ** (1 / k)
+    below = scipy.stats.binom(n, q).cdf(np.arange(n))
+    assert below[0] < 0.05  # otherwise the lower end is open
+    return math.ceil(q * n) - 1, int(np.flatnonzero(below > 0.05)[0]) - 1, int(np.flatnonzero(below >= 0.95)[0])
+
+
 # ---------------------------------------------------------------------------- rows
 
 
@@ -125,6 +138,10 @@ def test_rows_of_outcomes(drawn, pools):
             assert row["optimizer"] == NUMBERS[name]
             expected = selected(finals(pools, name), finals(pools, name, metric), K)
             assert numbers(row) == pytest.approx(expected, rel=1e-6)
+            assert ("median" in row) == (metric == "valid_error")
+    for row in select.rows:
+        errors = np.sort(finals(pools, row["name"]))
+        assert interval(row) == pytest.approx(tuple(errors[rank] for rank in median_ranks(POOL, K)), rel=1e-6)
 
 
 def test_rows_of_steps_to_the_target(drawn, pools):
@@ -135,13 +152,14 @@ def test_rows_of_steps_to_the_target(drawn, pools):
             next((INTERVAL * (i + 1) for i, value in enumerate(trial["valid_error"]) if value <= TARGET), math.inf)
             for _, trial in feasible(pools, row["name"])
         ]
-        share = np.mean(np.isfinite(first))
-        assert 0 < share < 1
-        assert row["probability"] == pytest.approx(1 - (1 - share) ** K)
-        fastest = np.sort(first)
-        chances = np.diff(-((1 - np.arange(POOL + 1) / POOL) ** K))
-        able = np.isfinite(fastest)
-        assert row["mean"] == pytest.approx(fastest[able] @ chances[able] / chances[able].sum())
+        reached = np.isfinite(first).sum()
+        assert 0 < reached < POOL
+        assert row["reached"] == pytest.approx(1 - (1 - reached / POOL) ** K)
+        one = scipy.stats.binomtest(int(reached), POOL).proportion_ci(0.9, "exact")
+        ends = (1 - (1 - one.low) ** K, 1 - (1 - one.high) ** K)
+        assert (row["reachedLow"], row["reachedHigh"]) == pytest.approx(ends, rel=1e-6)
+        steps = [np.sort(first)[rank] for rank in median_ranks(POOL, K)]
+        assert interval(row) == tuple(step if math.isfinite(step) else None for step in steps)
 
 
 def test_rows_of_the_best_of_k(drawn, pools):
@@ -165,6 +183,9 @@ def test_rows_of_pairs_and_ranks(drawn, comparison):
     for row in wins.rows:
         assert (row["row"], row["column"]) == (NUMBERS[row["ours"]], NUMBERS[row["theirs"]])
         assert row["chance"] == pytest.approx(comparison.beats(row["ours"], row["theirs"], K), abs=1e-6)
+        verdict = {(row["ours"], row["theirs"]): "clearly better", (row["theirs"], row["ours"]): "clearly worse"}
+        expected = [verdict[pair] for pair in comparison.separated() if pair in verdict] or ["not clearly different"]
+        assert [row["verdict"]] == expected
     assert [(row["name"], row["rank"]) for row in ranks.rows] == list(itertools.product(OPTIMIZERS, [1, 2, 3]))
     expected = comparison.rank_probabilities(K)
     for row in ranks.rows:
@@ -284,7 +305,7 @@ def files(comparison, tmp_path_factory) -> dict[str, str]:
 def test_every_figure_and_table_is_a_file(files, drawn):
     names = {*drawn, *(f"hyperparameters-{name}" for name in OPTIMIZERS)} - {"hyperparameters"}
     forms = {f"{name}.{form}" for name in names for form in ("pdf", "svg", "png")}
-    assert files.keys() == forms | {"outcomes.tex", "spaces.tex", "audit.tex"}
+    assert files.keys() == forms | {"outcomes.tex", "spaces.tex", "audit.tex", "methods.tex", "methods.md"}
 
 
 def test_every_chart_is_valid(drawn):
@@ -305,8 +326,10 @@ def texts(svg: str) -> list[str]:
 
 def test_figures_show_their_rows(files, drawn):
     """Counted in the drawings: a mark for each row."""
-    assert marks(files["outcomes.svg"], "mark-symbol") == 2 * len(OPTIMIZERS)
-    assert marks(files["steps.svg"], "mark-symbol") == len(OPTIMIZERS)
+    assert marks(files["outcomes.svg"], "mark-symbol") == 3 * len(OPTIMIZERS)  # medians and means; test means
+    steps = drawn["steps"].panels[0].rows
+    arrows = sum(row[end] is None for row in steps for end in ("medianLow", "medianHigh"))
+    assert marks(files["steps.svg"], "mark-symbol") == arrows + sum(row["median"] is not None for row in steps)
     assert marks(files["pairs.svg"], "mark-rect") == len(drawn["pairs"].panels[0].rows) + len(
         drawn["pairs"].panels[1].rows
     )

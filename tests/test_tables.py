@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 
 import pytest
@@ -49,29 +50,47 @@ def test_the_table_of_outcomes(comparison):
     heading, *rows = cells(latex_tables(comparison.results)["outcomes"])
     assert heading == [
         "optimizer",
-        r"valid\_error",
+        r"median valid\_error",
+        r"90\% CI",
+        r"mean valid\_error",
         r"5--95\%",
-        r"test\_error",
+        r"mean test\_error",
         r"5--95\%",
-        r"steps to 30.00\%",
-        r"5--95\%",
+        r"median steps to 30.00\%",
+        r"90\% CI",
         "reached",
+        r"90\% CI",
         "feasible",
     ]
     for name, row in zip(OPTIMIZERS, rows, strict=True):
         outcome = comparison.outcome(name)
-        best, test, steps = outcome.best(K), outcome.best(K, "test_error"), outcome.steps_to_target(K)
-        assert row == [
+        median, steps, reached = outcome.interval(K), outcome.steps_interval(K), outcome.reached(K)
+        best, test = outcome.best(K), outcome.best(K, "test_error")
+        assert row[:-4] == [
             name,
+            rf"{100 * median.median:.2f}\%",
+            rf"{100 * median.low:.2f}\% -- {100 * median.high:.2f}\%",
             rf"{100 * best.mean:.2f}\%",
             rf"{100 * best.low:.2f}\% -- {100 * best.high:.2f}\%",
             rf"{100 * test.mean:.2f}\%",
             rf"{100 * test.low:.2f}\% -- {100 * test.high:.2f}\%",
-            f"{steps.mean:.0f}",
-            f"{steps.low:.0f} -- {steps.high:.0f}",
-            rf"{100 * steps.probability:.0f}\%",
+            f"{steps.median:.0f}",
+        ]
+        ends = f"{steps.low:.0f} -- {steps.high:.0f}" if math.isfinite(steps.high) else rf"$\geq$ {steps.low:.0f}"
+        assert row[-4:] == [
+            ends,
+            rf"{100 * reached.probability:.0f}\%",
+            rf"{100 * reached.low:.0f}\% -- {100 * reached.high:.0f}\%",
             f"{POOL} of {POOL + len(INFEASIBLE.get(name, []))}",
         ]
+
+
+def test_open_ends_in_latex(made, pools):
+    """With K = N, nothing bounds the median from below."""
+    comparison = made(study_of(trials=POOL), pools, INFEASIBLE)
+    _, *rows = cells(latex_tables(comparison.results)["outcomes"])
+    for name, row in zip(OPTIMIZERS, rows, strict=True):
+        assert row[2] == rf"$\leq$ {100 * comparison.interval(name).high:.2f}\%"
 
 
 def test_the_table_of_the_audit(comparison):
@@ -101,21 +120,21 @@ def test_tables_without_numbers(made):
     assert tables.keys() == {"outcomes", "spaces"}
     heading, row = cells(tables["outcomes"])
     assert not any("steps" in text for text in heading)
-    assert row == ["momentum", "--", "", "--", "", "0 of 0"]
+    assert row == ["momentum", "--", "", "--", "", "--", "", "0 of 0"]
 
 
 ESCAPES = re.compile(
-    r"\\text(backslash|asciitilde|asciicircum|less|greater)\{\}|\\[{}$&#%_]|\$(\\subseteq|\\leq|-)\$|--"
+    r"\\text(backslash|asciitilde|asciicircum|less|greater)\{\}|\\[{}$&#%_]|\$(\\subseteq|\\leq|\\geq|-)\$|--"
 )
 NAMES_OF = {"backslash": "\\", "asciitilde": "~", "asciicircum": "^", "less": "<", "greater": ">"}
-SYMBOLS = {r"$\subseteq$": "⊆", r"$\leq$": "≤", "$-$": "−", "--": "–"}
+SYMBOLS = {r"$\subseteq$": "⊆", r"$\leq$": "≤", r"$\geq$": "≥", "$-$": "−", "--": "–"}
 
 
 def read(match: re.Match[str]) -> str:
     return NAMES_OF.get(match[1]) or SYMBOLS.get(match[0]) or match[0][1:]
 
 
-@given(text=st.text(st.sampled_from([*"\\{}$&#%_~^<>ab 1", "⊆", "≤", "−", "–"])))
+@given(text=st.text(st.sampled_from([*"\\{}$&#%_~^<>ab 1", "⊆", "≤", "≥", "−", "–"])))
 def test_special_characters_are_escaped_and_nothing_is_lost(text):
     written = latex(text)
     assert not set(ESCAPES.sub("", written)) & set("\\{}$&#%_~^<>")

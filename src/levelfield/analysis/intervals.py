@@ -27,10 +27,11 @@ from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
 MARGIN = 2  # standard errors that are added to a p-value from random permutations
+MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
+FEWEST_PERMUTATIONS, PERMUTATIONS_PER_CLAIM = 1_999, 16
 _DRAWS = 2_000
 _IMPROBABLE = 1e-12  # chance of a best of k beyond which the trials are not told apart
 _POWER = 0.8
-_MANY = 2_000  # values to deal in each permutation
 _HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
 
@@ -247,14 +248,14 @@ def two_sided_tests(
     """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
 
     A p-value from random permutations has a standard error. Twice that is added, so that the noise of the test
-    itself does not make a study claim too much. ``family``: how many tests are corrected together; default: these pairs.
+    itself does not make a study claim too much. ``family``: how many tests are corrected together, by default these
+    pairs.
     """
     # The smallest p-value that a test can have must stay well below what the correction asks for.
-    needed = round(8 * (family or len(pairs)) / SIGNIFICANCE)
-    permutations = max(PERMUTATIONS, needed)
-    if any(relevant(len(ours) + len(theirs), k) > _MANY for ours, theirs in pairs):
-        # It takes long to deal so many, and such pools separate easily: as many as the correction needs.
-        permutations = max(1_999, needed)
+    needed = round(PERMUTATIONS_PER_CLAIM * (family or len(pairs)) / SIGNIFICANCE)
+    # It takes long to deal many values, and such pools separate easily: as many deals as the correction needs.
+    many = any(relevant(len(ours) + len(theirs), k) > MANY for ours, theirs in pairs)
+    permutations = max(FEWEST_PERMUTATIONS if many else PERMUTATIONS, needed)
     leaders = [(ours, theirs) if lead(ours, theirs, k) >= 0 else (theirs, ours) for ours, theirs in pairs]
     tests = lead_tests(leaders, k, permutations=permutations)
     p_values = []

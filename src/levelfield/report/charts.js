@@ -5,7 +5,8 @@ const selectAll = (selector, within = document) => [...within.querySelectorAll(s
 
 /** Figures that the page recomputes: name → functions, of which only rows is required.
  *
- * prepare(view, data): what the others share, computed once per update; by default, the figure's data from Python
+ * prepare(view, data): what the others share, whatever metric is reported; by default, the figure's data from Python
+ * *test(view, data): the same with what takes too long for prepare; runs when the reader rests, yields now and then
  * rows(view, panel, prepared): the rows of a panel
  * ends(rows, maximized, prepared): the lowest and highest value of the metric's axis, null for none
  * drawn(page, panel, vegaView): called when a panel has been drawn
@@ -19,6 +20,10 @@ const drawnNumber = value => (Number.isFinite(value) ? Number(value.toPrecision(
 
 const estimateFields = estimate =>
   Object.fromEntries(Object.entries(estimate).map(([key, value]) => [key, drawnNumber(value)]));
+
+/** The counterpart of interval_fields. */
+const intervalFields = ({ median, low, high }) =>
+  ({ median: drawnNumber(median), medianLow: drawnNumber(low), medianHigh: drawnNumber(high) });
 
 const TEXT = { labelColor: "currentColor", titleColor: "currentColor" };
 const CONFIG = {
@@ -57,22 +62,35 @@ function unpacked({ columns, texts }) {
 }
 
 class Chart {
-  constructor(place, panel) {
-    Object.assign(this, { place, panel, drawn: null, drawnAs: "", visible: false, drawing: Promise.resolve() });
+  constructor(place, panel, page) {
+    Object.assign(this, { place, panel, page, inSight: false, isCurrent: false });
+    Object.assign(this, { drawn: null, drawnAs: "", drawing: Promise.resolve() });
+    this.computed = panel.rows ? unpacked(panel.rows) : null;
     this.live = panel.live ? LIVE.get(panel.figure) : null;
-    this.rows = panel.rows ? unpacked(panel.rows) : [];
   }
 
-  /** Recomputes the rows, and draws them if the chart has been in sight, once it has drawn what came before. */
-  update(page) {
-    if (this.live) this.rows = this.live.rows(page.view, this.panel, page.prepared.get(this.panel.figure));
-    if (this.visible) this.drawing = this.drawing.then(() => this.draw(page));
+  get prepared() { return this.page.prepared.get(this.panel.figure); }
+
+  /** What it shows of the page's view, computed when it is needed. */
+  get rows() { return this.computed ??= this.live.rows(this.page.view, this.panel, this.prepared); }
+
+  /** Forgets its rows, and draws new ones if it is in sight. */
+  update() {
+    this.computed = null;
+    this.isCurrent = false;
+    return this.inSight ? this.show() : this.drawing;
+  }
+
+  /** Draws the latest rows, once it has drawn what came before. */
+  show() {
+    this.drawing = this.drawing.then(() => this.isCurrent || this.draw());
     return this.drawing;
   }
 
-  /** Draws the latest rows; into the same chart, unless its axes have changed. */
-  async draw(page) {
-    const values = this.values(page.view, page.prepared.get(this.panel.figure)), drawnAs = JSON.stringify(values);
+  /** Draws into the same chart, unless its axes have changed. */
+  async draw() {
+    this.isCurrent = true;
+    const values = this.values(), drawnAs = JSON.stringify(values);
     const rows = this.rows.map(row => ({ ...row }));  // Vega marks the objects that it is given
     if (this.drawn && drawnAs === this.drawnAs) {
       const { view } = await this.drawn;
@@ -86,16 +104,16 @@ class Chart {
     this.drawn = vegaEmbed(this.place, { ...spec, width: "container", datasets: { ...spec.datasets, rows } },
       { actions: false, renderer: "svg", config: CONFIG, logLevel: 1 });
     const { view } = await this.drawn;
-    this.live?.drawn?.(page, this.panel, view);
+    this.live?.drawn?.(this.page, this.panel, view);
   }
 
   /** What the slots hold. */
-  values(view, prepared) {
+  values() {
     if (!this.live || !this.panel.choice) return {};
-    const metric = view.metrics[view[this.panel.choice]];
+    const { view } = this.page, metric = view.metrics[view[this.panel.choice]];
     const drawn = this.rows.flatMap(row => this.panel.fields.map(field => row[field] ?? NaN)).filter(Number.isFinite);
     const drawnFrom = drawn.reduce((lowest, value) => Math.min(lowest, value), drawn[0] ?? 0);
-    return slotValues(metric, drawnFrom, this.live.ends?.(this.rows, metric.maximized, prepared) ?? [null, null]);
+    return slotValues(metric, drawnFrom, this.live.ends?.(this.rows, metric.maximized, this.prepared) ?? [null, null]);
   }
 
   /** Forgets what was dragged over it. */

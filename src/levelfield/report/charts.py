@@ -181,6 +181,11 @@ def tooltips(*fields: str, **properties: Any) -> list[alt.Tooltip]:
     return [alt.Tooltip(field if ":" in field else f"{field}:Q", **properties) for field in fields]
 
 
+def interval_tooltips(confidence: str, **properties: Any) -> list[alt.Tooltip]:
+    titles = {"median": "median", "medianLow": f"{confidence}, from", "medianHigh": f"{confidence}, to"}
+    return [alt.Tooltip(f"{field}:Q", title=title, **properties) for field, title in titles.items()]
+
+
 def name_tooltip(field: str = "name", title: str = "optimizer") -> alt.Tooltip:
     return alt.Tooltip(f"{field}:N", title=title)
 
@@ -203,7 +208,7 @@ def by_optimizer(names: Names, tooltip: Sequence[alt.Tooltip]) -> alt.Chart:
             color=names.color(legend=False),
             tooltip=[name_tooltip(), *tooltip],
         )
-        .properties(width=320, height=30 * len(names.numbers))
+        .properties(width=320, height=38 * len(names.numbers))
     )
 
 
@@ -211,6 +216,39 @@ def intervals(base: alt.Chart, x: alt.X) -> Any:
     """Return bars from low to high with points at the means."""
     bars = base.mark_rule(strokeWidth=3).encode(x=x, x2=alt.X2("high:Q"))
     return bars + base.mark_point(filled=True, size=80, opacity=1).encode(x=alt.X("mean:Q"))
+
+
+def confidence_intervals(base: alt.Chart, x: alt.X, offset: float = 0.0) -> list[Any]:
+    """Return bars over confidence intervals, with diamonds at the medians; an open end is a dashed arrow.
+
+    ``x`` is the axis, of the field "median"; the ends are in "medianLow" and "medianHigh".
+    """
+    ends = {
+        "start": "isValid(datum.medianLow) ? datum.medianLow : datum.median",
+        "stop": "isValid(datum.medianHigh) ? datum.medianHigh : datum.median",
+        "middle": "isValid(datum.median) ? datum.median : isValid(datum.start) ? datum.start : datum.stop",
+    }
+    base = base.transform_calculate(**ends)
+    bars = base.transform_filter("isValid(datum.start) && isValid(datum.stop)")
+    layers = [
+        bars.mark_rule(yOffset=offset, strokeWidth=7, opacity=0.45).encode(x=_at("start", x), x2=alt.X2("stop:Q"))
+    ]
+    for end, side, border, inside in (("medianLow", "left", 0, 5), ("medianHigh", "right", "width", -5)):
+        drawn = base.transform_filter(f"!isValid(datum.{end}) && isValid(datum.middle)")
+        dashes = drawn.mark_rule(yOffset=offset, strokeWidth=2, strokeDash=[4, 3])
+        layers.append(dashes.encode(x=_at("middle", x), x2=alt.value(border)))
+        arrow = drawn.mark_point(
+            shape=f"triangle-{side}", xOffset=inside, yOffset=offset, filled=True, size=60, opacity=1
+        )
+        layers.append(arrow.encode(x=alt.value(border)))
+    return [*layers, base.mark_point(filled=True, size=90, opacity=1, yOffset=offset, shape="diamond").encode(x=x)]
+
+
+def _at(field: str, x: alt.X) -> alt.X:
+    """Return the same axis for another field."""
+    copied = x.copy()
+    copied.shorthand = f"{field}:Q"
+    return copied
 
 
 def sweep(names: Names, x: alt.X, y: alt.Y, tooltip: Sequence[alt.Tooltip]) -> Any:

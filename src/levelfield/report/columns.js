@@ -3,28 +3,44 @@
 
 const COLUMNS = new Map(Object.entries({
   select: {
-    heading: view => view.metrics[view.select].name,
-    cell: (view, optimizer) => bestText(view, optimizer, view.select),
+    heading: view => `median ${view.metrics[view.select].name}`,
+    cell: (view, optimizer) => {
+      const { median, low, high } = optimizer.interval(view.k), metric = view.metrics[view.select];
+      if (!Number.isFinite(median)) return [CONSTANTS.missing];
+      return [formatMetric(metric, median), formatInterval(metric, low, high)];
+    },
+  },
+  luck: {
+    heading: view => `mean ${view.metrics[view.select].name}`,
+    cell: (view, optimizer) => meanText(view, optimizer, view.select),
   },
   report: {
-    heading: view => view.metrics[view.report].name,
+    heading: view => `mean ${view.metrics[view.report].name}`,
     shown: view => view.report !== view.select,
-    cell: (view, optimizer) => bestText(view, optimizer, view.report),
+    cell: (view, optimizer) => meanText(view, optimizer, view.report),
   },
   steps: {
     cell: (view, optimizer) => {
-      const { mean, low, high } = optimizer.stepsToTarget(view.k);
-      return [formatCount(mean), Number.isNaN(mean) ? "" : `${formatCount(low)} – ${formatCount(high)}`];
+      const { median, low, high } = optimizer.stepsInterval(view.k);
+      if (Number.isNaN(median)) return [CONSTANTS.missing];
+      return [median === Infinity ? "not reached" : formatCount(median), formatEnds(formatCount, low, high)];
     },
   },
-  reached: { cell: (view, optimizer) => [formatPercent(optimizer.stepsToTarget(view.k).probability)] },
+  reached: {
+    cell: (view, optimizer) => {
+      const { probability, low, high } = optimizer.reachedBy(view.k);
+      if (Number.isNaN(probability)) return [CONSTANTS.missing];
+      return [formatPercent(probability), formatEnds(formatPercent, low, high)];
+    },
+  },
   feasible: { cell: (view, optimizer) => [`${optimizer.pool.length} of ${optimizer.tried.length}`] },
   hyperparameters: { cell: (view, optimizer) => [optimizer.bestHyperparameters()] },
 }));
 
-function bestText(view, optimizer, number) {
+function meanText(view, optimizer, number) {
   const { mean, low, high } = optimizer.best(view.k, number), metric = view.metrics[number];
-  return [formatMetric(metric, mean), Number.isNaN(mean) ? "" : formatInterval(metric, low, high)];
+  if (Number.isNaN(mean)) return [CONSTANTS.missing];
+  return [formatMetric(metric, mean), `${formatMetric(metric, low)} – ${formatMetric(metric, high)}`];
 }
 
 /** Writes the outcome table, its rows in the order of the ranking. */

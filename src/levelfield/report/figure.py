@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from levelfield.analysis.best_of import Estimate
+from levelfield.analysis.intervals import Interval
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.report import charts
@@ -71,6 +72,11 @@ class Figure:
     html: str = ""
 
     @property
+    def is_live(self) -> bool:
+        """Whether the page recomputes any of it."""
+        return any(panel.live is not None for panel in self.panels)
+
+    @property
     def panels(self) -> list[Panel]:
         return [panel for part in self.parts for panel in part.panels]
 
@@ -84,6 +90,12 @@ def optimizer_names(results: Results) -> Names:
 def estimate_fields(estimate: Estimate) -> dict[str, float | None]:
     """Return an estimate as fields of a row; what is not finite is missing."""
     return {key: drawn_number(value) for key, value in asdict(estimate).items()}
+
+
+def interval_fields(interval: Interval) -> dict[str, float | None]:
+    """Return a median and its confidence interval as fields of a row; an open end is missing."""
+    names = {"median": "median", "low": "medianLow", "high": "medianHigh"}
+    return {names[key]: drawn_number(value) for key, value in asdict(interval).items()}
 
 
 def drawn_number(value: float) -> float | None:

@@ -23,7 +23,15 @@ function formatMetric(metric, value) {
   return `${halfToEven(100 * value, CONSTANTS.shareDecimals).toFixed(CONSTANTS.shareDecimals)}%`;
 }
 
-const formatInterval = (metric, low, high) => `${formatMetric(metric, low)} – ${formatMetric(metric, high)}`;
+const formatInterval = (metric, low, high) => formatEnds(value => formatMetric(metric, value), low, high);
+
+/** An interval whose ends may be open, that is infinite. */
+function formatEnds(format, low, high) {
+  const isOpen = end => Math.abs(end) === Infinity;
+  if (isOpen(low) && isOpen(high)) return "unknown";
+  if (isOpen(low)) return `≤ ${format(high)}`;
+  return isOpen(high) ? `≥ ${format(low)}` : `${format(low)} – ${format(high)}`;
+}
 
 const formatPercent = value => (Number.isNaN(value) ? CONSTANTS.missing : `${halfToEven(100 * value, 0).toFixed(0)}%`);
 
@@ -31,3 +39,8 @@ const formatCount = value =>
   (Number.isNaN(value) ? CONSTANTS.missing : Math.round(halfToEven(value, 0)).toLocaleString("en-US"));
 
 const formatPValue = value => (Number.isNaN(value) ? CONSTANTS.missing : formatGeneral(value, CONSTANTS.pValueDigits));
+
+/** "a", "a and b", "a, b, and c" */
+function joinWords(words) {
+  return words.length < 3 ? words.join(" and ") : `${words.slice(0, -1).join(", ")}, and ${words.at(-1)}`;
+}

@@ -34,7 +34,7 @@ from levelfield.user_code import is_other_version
 from levelfield.workloads import get_workload
 
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
-_TIED = 0.005  # win rates below this are as good as none
+TIED = 0.005  # win rates below this are as good as none
 
 
 def sentences(results: Results) -> list[str]:
@@ -167,7 +167,7 @@ def _separations(results: Results, first: str, others: Sequence[str]) -> list[st
     """Say which optimizers the first one beats, and which comparisons are open."""
     wins = {name: results.beats(first, name) for name in others}
     losses = {name: results.beats(name, first) for name in others}
-    tied = [name for name in others if max(wins[name], losses[name]) < _TIED]
+    tied = [name for name in others if max(wins[name], losses[name]) < TIED]
     beaten = [name for name in others if (first, name) in results.separated() and name not in tied]
     ahead = [name for name in others if (name, first) in results.separated()]
     close = [name for name in others if name not in beaten + ahead + tied]

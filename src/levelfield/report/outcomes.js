@@ -3,38 +3,46 @@
 
 /** Returns the results for what is asked. */
 function viewOf(data, asked) {
-  const optimizers = data.optimizers.map((trials, number) => outcomeOf(data, asked, trials, number));
+  const { k } = asked, optimizers = data.optimizers.map((trials, number) => outcomeOf(data, asked, trials, number));
   const isNarrowed = asked.ranges.some(axes => axes.some(range => range));
+  const shown = optimizers.filter(optimizer => optimizer.known);
   return {
-    optimizers, isNarrowed,
-    metrics: data.metrics, k: asked.k, select: asked.select, report: asked.report,
-    shown: optimizers.filter(optimizer => optimizer.known),
-    ranking: rankingOf(optimizers, data.metrics[asked.select], asked),
-    sameTrials: !isNarrowed && asked.k === data.k && asked.select === data.select,
+    optimizers, isNarrowed, shown, k,
+    metrics: data.metrics, select: asked.select, report: asked.report, target: data.target,
+    comparable: shown.filter(optimizer => optimizer.pool.length >= k),
+    ranking: rankingOf(optimizers, data.metrics, asked),
+    sameTrials: !isNarrowed && k === data.k && asked.select === data.select,
+    wins: (ours, theirs) => probabilityBetter(ours.ranked, theirs.ranked, k, data.replacement),
+    ranks: some => rankProbabilities(some.map(optimizer => optimizer.ranked), k, data.replacement),
+    tests: null,  // what testsOf returns, once it has run
   };
 }
 
 /** An optimizer's trials inside the ranges, and what a tuner with k of them would have got. */
 function outcomeOf(data, asked, trials, number) {
-  const ranges = asked.ranges[number];
+  const ranges = asked.ranges[number], { replacement } = data;
   const inside = i => ranges.every((range, axis) => !range || isInside(trials, axis, i, range));
   const tried = trials.trial.map((_, i) => i).filter(inside);
   const pool = tried.filter(i => trials.feasible[i]);
   const sign = metric => (data.metrics[metric].maximized ? -1 : 1);
   const values = metric => pool.map(i => trials.finals[metric][i]);
-  const rankedBy = metric => values(metric).map(value => (Number.isFinite(value) ? sign(metric) * value : Infinity));
+  const rankedBy = remembered(metric =>
+    values(metric).map(value => (Number.isFinite(value) ? sign(metric) * value : Infinity)));
+  const orderBy = remembered(metric => orderOf(rankedBy(metric)));
   const spent = tried.reduce((sum, i) => sum + trials.last[i], 0);
-  const ranked = rankedBy(asked.select);
+  const ranked = rankedBy(asked.select), steps = pool.map(i => trials.reached[i] ?? Infinity);
+  const canDraw = k => replacement || k <= pool.length;
 
   return {
-    ...trials, number, tried, pool, inside, ranked,
+    ...trials, number, tried, pool, inside, ranked, steps,
     fields: { optimizer: number, name: trials.name },
     known: ranked.some(Number.isFinite),
 
     best(k, metric, select = asked.select) {
       const order = rankedBy(select);
-      if (!order.some(Number.isFinite)) return { mean: NaN, low: NaN, high: NaN };
-      const reported = values(metric), chances = weights(order, k), finite = reported.map(Number.isFinite);
+      if (!order.some(Number.isFinite) || !canDraw(k)) return { mean: NaN, low: NaN, high: NaN };
+      const reported = values(metric), chances = weights(order, k, replacement, orderBy(select));
+      const finite = reported.map(Number.isFinite);
       const lost = chances.reduce((sum, chance, i) => sum + (finite[i] ? 0 : chance), 0);
       const all = estimate(reported, chances);
       if (!lost) return all;
@@ -43,11 +51,17 @@ function outcomeOf(data, asked, trials, number) {
       return { ...all, mean: lost <= CONSTANTS.low + CONSTANTS.tolerance ? mean : NaN };
     },
 
-    stepsToTarget(k) {
-      const steps = pool.map(i => trials.reached[i] ?? Infinity), chances = weights(steps, k);
-      const able = pool.map((_, i) => i).filter(i => Number.isFinite(steps[i]));
-      const probability = pool.length ? able.reduce((sum, i) => sum + chances[i], 0) : NaN;
-      return { ...estimate(able.map(i => steps[i]), able.map(i => chances[i])), probability };
+    /** The median best of k by the selection metric. */
+    interval: k => signed(sign(asked.select), interval(ranked, k)),
+
+    /** The median steps to the target of the fastest of k; a miss counts as infinitely slow. */
+    stepsInterval: k => interval(steps, k),
+
+    /** The probability that one of k trials reaches the target. */
+    reachedBy(k) {
+      const able = steps.filter(Number.isFinite).length, bounds = chanceOfAny(able, pool.length, k);
+      if (!pool.length || !canDraw(k)) return { ...bounds, probability: NaN };
+      return { ...bounds, probability: 1 - later(pool.length, k, replacement)[able] };
     },
 
     /** Trial-steps for k feasible trials, including what infeasible ones cost. */
@@ -69,11 +83,61 @@ function isInside(trials, axis, i, range) {
   return at >= range[0] - slack && at <= range[1] + slack;
 }
 
-/** The optimizers with their means, best first; those without a mean last. */
-function rankingOf(optimizers, metric, { k, select }) {
-  const entries = optimizers.map(optimizer => ({ optimizer, mean: optimizer.best(k, select).mean }));
-  const key = ({ mean }) => (Number.isNaN(mean) ? Infinity : metric.maximized ? -mean : mean);
-  return entries.sort((a, b) => key(a) - key(b) || 0);
+/** The optimizers with their medians, best first; those without one last. Means decide between equal medians. */
+function rankingOf(optimizers, metrics, { k, select }) {
+  const sign = metrics[select].maximized ? -1 : 1;
+  const entries = optimizers.map(optimizer => {
+    const { median } = optimizer.interval(k), { mean } = optimizer.best(k, select);
+    const keys = [Number.isNaN(median) ? 1 : 0, sign * median, Number.isNaN(mean) ? Infinity : sign * mean];
+    return { optimizer, median, keys };
+  });
+  const difference = (a, b) => (a === b || Number.isNaN(a) ? 0 : a - b);
+  return entries.sort((a, b) => a.keys.reduce((order, key, i) => order || difference(key, b.keys[i]), 0));
+}
+
+/** Tests every two optimizers by their best of k and by their steps to the target, as Results.pair_tests.
+ *
+ * Returns the pairs that can be compared: { better, worse, p, separated }, by number. Yields now and then.
+ */
+function* testsOf({ shown, comparable, k, target }) {
+  const tested = function* (valuesOf) {
+    const tests = yield* comparePairs(shown.map(valuesOf), k);
+    return tests.filter(({ ours, theirs }) => [ours, theirs].every(i => comparable.includes(shown[i])))
+      .map(({ ours, theirs, wins, losses, p }) => {
+        const [better, worse] = (wins >= losses ? [ours, theirs] : [theirs, ours]).map(i => shown[i].number);
+        return { better, worse, p, separated: p < CONSTANTS.significance && Math.max(wins, losses) >= CONSTANTS.tied };
+      });
+  };
+  const best = yield* tested(optimizer => optimizer.ranked);
+  return { best, steps: target ? yield* tested(optimizer => optimizer.steps) : [] };
+}
+
+const BEATS = { claim: "beats", none: "no two optimizers are clearly different" };
+const FASTER = { claim: "is faster than", none: "no two optimizers clearly differ in their steps to the target" };
+const MOST_CLAIMS = 8;  // optimizers whose claims are listed
+
+/** Says which optimizers the tests separate; null while they run. */
+function claimsText({ k, optimizers, comparable, ranking }, tests, { claim, none }) {
+  if (comparable.length < 2) return comparable.length ? "There are no two optimizers to compare." : "";
+  if (!tests) return "Testing which differences are more than chance …";
+  const separated = tests.filter(test => test.separated);
+  if (!separated.length) return `At K = ${k}, ${none}.`;
+  const winners = ranking.map(({ optimizer: { name, number } }) =>
+    ({ name, beaten: separated.filter(({ better }) => better === number).map(({ worse }) => optimizers[worse].name) }))
+    .filter(({ beaten }) => beaten.length);
+  const texts = winners.slice(0, MOST_CLAIMS).map(({ name, beaten }) => `${name} ${claim} ${joinWords(beaten)}`);
+  const more = winners.length > MOST_CLAIMS ? ["…"] : [];
+  const rest = separated.length < tests.length ? " The other pairs are not clearly different." : "";
+  return `At K = ${k}, ${[...texts, ...more].join("; ")} (more than chance explains).${rest}`;
+}
+
+/** Returns a function of a number that computes each value once. */
+function remembered(compute) {
+  const known = new Map();
+  return key => {
+    if (!known.has(key)) known.set(key, compute(key));
+    return known.get(key);
+  };
 }
 
 /** Numbers that JSON has no notation for, and float32s as they were. */

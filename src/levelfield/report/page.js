@@ -3,13 +3,13 @@
 const WIDE = matchMedia("(min-width: 70rem)");
 const NAMED = 8;  // optimizers in the ranking below the controls
 const RANGE_DIGITS = 3;
-const POLLING = 2000;  // milliseconds
+const POLLING = 2000, RESTING = 120, SLICE = 12;  // milliseconds
 
 class Page {
   constructor(asked = {}) {
     const data = this.data = decoded(JSON.parse(select("#data").textContent));
     this.asked = { ...this.defaults(), ...asked };
-    this.charts = selectAll("[data-panel]").map(place => new Chart(place, data.panels[place.dataset.panel]));
+    this.charts = selectAll("[data-panel]").map(place => new Chart(place, data.panels[place.dataset.panel], this));
     this.sections = selectAll("[data-figure]").filter(section => LIVE.has(section.dataset.figure))
       .map(section => ({ section, name: section.dataset.figure, figure: LIVE.get(section.dataset.figure) }));
     this.tables = selectAll("table.sortable").map(table => new SortableTable(table));
@@ -66,25 +66,73 @@ class Page {
   }
 
   update() {
-    const view = this.view = viewOf(this.data, this.asked);
-    this.prepared = new Map(this.sections.map(({ name, figure }) =>
-      [name, figure.prepare(view, this.data.figures.get(name))]));
-    select("#k-shown").textContent = this.asked.k;
-    select("#reset").hidden = view.sameTrials && this.asked.report === this.data.report;
+    const { k, select: selected, report, ranges } = this.asked, question = JSON.stringify([k, selected, ranges]);
+    if (question === this.question) this.view.report = report;
+    else this.ask(question);
+    const { view } = this;
+    select("#k-shown").textContent = k;
+    select("#reset").hidden = view.sameTrials && report === this.data.report;
+    selectAll(".as-run").forEach(note => { note.hidden = view.sameTrials; });
+    select("#answer").classList.toggle("moved", !view.sameTrials);
     fillOutcomes(this.outcomes, view);
     select("#ranking").textContent = rankingText(view);
-    select("#narrowed").textContent = narrowedText(view, this.asked.ranges);
-    for (const { section, name, figure } of this.sections) figure.update?.(view, section, this.prepared.get(name));
+    select("#narrowed").textContent = narrowedText(view, ranges);
+    this.updateSections();
     this.tables.forEach(table => table.sort());
-    this.settled = Promise.all(this.charts.filter(chart => chart.live).map(chart => chart.update(this)));
+    this.settled = Promise.all(this.charts.filter(chart => chart.live).map(chart => chart.update()));
+  }
+
+  /** Takes another view of the results. Its tests follow when the reader rests. */
+  ask(question) {
+    const view = viewOf(this.data, this.asked);
+    if (view.sameTrials) view.tests = this.data.tests;
+    Object.assign(this, { question, view });
+    this.prepared = new Map(this.sections.map(({ name, figure }) =>
+      [name, figure.prepare(view, this.data.figures.get(name))]));
+    this.tested = view.tests ? Promise.resolve() : this.test(view);
+  }
+
+  /** Tests a view in slices, so that the page keeps responding; gives up if the reader asks something else. */
+  async test(view) {
+    const isWanted = () => this.view === view && !this.isStopped;
+    await pause(RESTING);
+    const tests = this.tests(view);
+    for (let done = false; !done;) {
+      for (const start = performance.now(); !done && performance.now() - start < SLICE;) {
+        if (!isWanted()) return;
+        ({ done } = tests.next());
+      }
+      await pause(0);
+    }
+    if (!isWanted()) return;
+    this.updateSections();
+    await Promise.all(this.charts.filter(chart => chart.live?.test).map(chart => chart.update()));
+  }
+
+  * tests(view) {
+    view.tests = yield* testsOf(view);
+    for (const { name, figure } of this.sections.filter(({ figure }) => figure.test))
+      this.prepared.set(name, yield* figure.test(view, this.data.figures.get(name)));
+  }
+
+  /** Stops what it may still be doing. */
+  stop() {
+    this.isStopped = true;
+    cancelAnimationFrame(this.waiting);
+  }
+
+  updateSections() {
+    select("#separated").textContent = claimsText(this.view, this.view.tests?.best, BEATS);
+    for (const { section, name, figure } of this.sections) figure.update?.(this.view, section, this.prepared.get(name));
   }
 
   /** Draws charts when they come into sight, and marks the section in sight in the contents. */
   watch() {
     const charts = new Map(this.charts.map(chart => [chart.place, chart]));
-    const drawer = new IntersectionObserver(entries => entries.filter(entry => entry.isIntersecting).forEach(entry => {
-      drawer.unobserve(entry.target);
-      this.show(charts.get(entry.target));
+    const drawer = new IntersectionObserver(entries => entries.forEach(({ target, isIntersecting }) => {
+      const chart = charts.get(target);
+      chart.inSight = isIntersecting;
+      if (isIntersecting) chart.show();
     }), { rootMargin: "400px" });
     this.charts.forEach(chart => drawer.observe(chart.place));
 
@@ -100,20 +148,21 @@ class Page {
     links.forEach(link => link.addEventListener("click", () => { contents.open = WIDE.matches; }));
   }
 
-  show(chart) {
-    chart.visible = true;
-    return chart.update(this);
-  }
-
-  showAll() { return Promise.all(this.charts.filter(chart => !chart.visible).map(chart => this.show(chart))); }
+  showAll() { return Promise.all(this.charts.map(chart => chart.show())); }
 }
 
-function rankingText({ k, select: selected, metrics, ranking }) {
+const pause = milliseconds => new Promise(resolve => setTimeout(resolve, milliseconds));
+
+function rankingText({ k, select: selected, metrics, ranking, shown, comparable }) {
   const metric = metrics[selected];
-  const ranked = ranking.filter(({ optimizer }) => optimizer.known)
-    .map(({ optimizer, mean }, i) => `${i + 1}. ${optimizer.name} ${formatMetric(metric, mean)}`);
+  const ranked = ranking.filter(({ optimizer }) => comparable.includes(optimizer))
+    .map(({ optimizer, median }, i) => `${i + 1}.\u00a0${optimizer.name} ${formatMetric(metric, median)}`);
   const more = ranked.length > NAMED ? [`… and ${ranked.length - NAMED} more`] : [];
-  return `Best of ${k} by ${metric.name}: ${[...ranked.slice(0, NAMED), ...more].join("   ") || "no trials"}`;
+  const few = shown.filter(optimizer => !comparable.includes(optimizer))
+    .map(({ name, pool }) => `${name} (${pool.length})`);
+  const left = few.length ? `. Not ranked, because they have fewer than ${k} trials: ${few.join(", ")}` : "";
+  const listed = [...ranked.slice(0, NAMED), ...more].join("   ") || "no trials";
+  return `Median best of ${k} by ${metric.name}: ${listed}${left}`;
 }
 
 function narrowedText({ k, optimizers }, ranges) {
@@ -121,7 +170,7 @@ function narrowedText({ k, optimizers }, ranges) {
     + (choices ? `{${range.map(i => choices[i]).join(", ")}}` : range.map(end => formatGeneral(end, RANGE_DIGITS)).join(" … "));
   return optimizers.filter((_, i) => ranges[i].some(range => range)).map(({ name, number, axes, pool }) => {
     const kept = ranges[number].flatMap((range, axis) => (range ? [rangeText(range, axes[axis])] : []));
-    const few = pool.length < k ? `, fewer than K = ${k}: a rough estimate` : "";
+    const few = pool.length < k ? `, fewer than K = ${k}` : "";
     const left = pool.length ? `${pool.length} of its feasible trials are left${few}` : "none of its feasible trials is left";
     return `${name} with ${kept.join(", ")}: ${left}.`;
   }).join(" ");
@@ -141,6 +190,7 @@ async function follow() {
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       select("#layout").replaceWith(select("#layout", fresh));
       select("#data").textContent = select("#data", fresh).textContent;
+      window.page.stop();
       window.page = new Page(window.page.asked);
     } catch {
       select("#offline").hidden = false;

@@ -134,6 +134,7 @@ def render(results: Results, protocols: Sequence[Results] = (), version: str | N
     everywhere = dict.fromkeys([*first, *(sentence for other in protocols for sentence in caveats(other))])
     return template("page.html").render(
         study=study,
+        k=results.k(),
         title=results.title,
         caveats=list(everywhere),
         sentences=sentences(results)[len(first) :],

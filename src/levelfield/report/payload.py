@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from levelfield.analysis.best_of import HIGH, LOW, TOLERANCE
-from levelfield.analysis.permutation import HASH_MULTIPLIERS, NEGLIGIBLE
+from levelfield.analysis.intervals import (
+    FEWEST_PERMUTATIONS,
+    LEVEL,
+    MANY,
+    MARGIN,
+    PERMUTATIONS_PER_CLAIM,
+    SIGNIFICANCE,
+)
+from levelfield.analysis.permutation import ENOUGH, HASH_MULTIPLIERS, NEGLIGIBLE, PERMUTATIONS
 from levelfield.analysis.results import Results
 from levelfield.formatting import (
     METRIC_DIGITS,
@@ -22,14 +30,25 @@ from levelfield.formatting import (
     is_share,
 )
 from levelfield.report import charts
+from levelfield.report.claims import claims
 from levelfield.report.columns import reported_metric
 from levelfield.report.figure import DRAWN_DIGITS, Figure, Panel, axis_coordinate, is_maximized, packed, short_number
+from levelfield.report.narrative import TIED
 from levelfield.space import Axis
 
 CONSTANTS = {
     "low": LOW,
     "high": HIGH,
     "tolerance": TOLERANCE,
+    "level": LEVEL,
+    "significance": SIGNIFICANCE,
+    "tied": TIED,
+    "permutations": PERMUTATIONS,
+    "enough": ENOUGH,
+    "margin": MARGIN,
+    "many": MANY,
+    "fewestPermutations": FEWEST_PERMUTATIONS,
+    "permutationsPerClaim": PERMUTATIONS_PER_CLAIM,
     "negligible": NEGLIGIBLE,
     "multipliers": HASH_MULTIPLIERS,
     "drawnDigits": DRAWN_DIGITS,
@@ -47,7 +66,9 @@ def page_data(results: Results, figures: Sequence[Figure], version: str | None) 
     outcome = next(iter(results.outcomes.values()))
     metrics = list(outcome.metrics)
     return {
-        "k": study.trials,
+        "k": results.k(),
+        "replacement": study.replacement,
+        "target": study.target is not None,
         "select": metrics.index(study.select),
         "report": metrics.index(reported_metric(results)),
         "metrics": [
@@ -59,10 +80,29 @@ def page_data(results: Results, figures: Sequence[Figure], version: str | None) 
             }
             for metric in metrics
         ],
+        "tests": _tests(results),
         "optimizers": [_optimizer(results, name, metrics) for name in results.outcomes],
         "figures": [[figure.name, figure.data] for figure in figures],
         "panels": [_panel(figure, panel) for figure in figures for panel in figure.panels],
         "version": version,
+    }
+
+
+def _tests(results: Results) -> dict[str, list[dict[str, Any]]]:
+    """Return what the tests say with the study's settings; the page itself tests what its reader asks."""
+    number = {name: i for i, name in enumerate(results.outcomes)}
+    tests = {"best": results.pair_tests(), "steps": results.step_tests() if results.study.target else []}
+    return {
+        quantity: [
+            {
+                "better": number[claim.better],
+                "worse": number[claim.worse],
+                "p": claim.p_value,
+                "separated": claim.separated,
+            }
+            for claim in claims(results, compared)
+        ]
+        for quantity, compared in tests.items()
     }
 
 

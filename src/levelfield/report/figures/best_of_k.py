@@ -52,8 +52,9 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure:
     if (report := reported_metric(results)) != study.select:
         panels.append(panel(report, "report"))
     caption = (
-        f"The best of K trials against K, and against their cost: mean (line) and {PERCENTILES} (band). A diverged "
-        "trial costs the steps that it ran. The best of a single trial may lie outside the axis. "
+        f"The best of K trials against K, and against their cost: mean (line) and {PERCENTILES} (band), "
+        "the luck of a tuner. A band is not a confidence interval: bands that do not overlap may still be chance. "
+        "A diverged trial costs the steps that it ran. The best of a single trial may lie outside the axis. "
         "Click a name in the legend to highlight it."
     )
     data = {"ks": ks, "firstInSight": _FIRST_IN_SIGHT}

@@ -11,6 +11,7 @@ import numpy as np
 from levelfield.analysis.results import Results
 from levelfield.report import charts
 from levelfield.report.charts import Names
+from levelfield.report.columns import PERCENTILES
 from levelfield.report.figure import Figure, Panel, Part, Rows, estimate_fields, is_maximized, optimizer_names
 from levelfield.trial import Target
 
@@ -29,7 +30,8 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         maximized = is_maximized(results.outcome(names.every[0]), metric)
         panels.append(Panel(_targets(names, maximized), rows, metric, fields=("target",)))
     caption = (
-        f"At K = {study.trials}: the same trials after fewer steps, and the steps to other targets. "
+        f"At K = {results.k()}: the same trials after fewer steps, and the steps to other targets in the "
+        f"repetitions that reach them (mean and {PERCENTILES}). "
         "Schedules were tuned for all steps, so trials trained with a smaller budget would end better."
     )
     return Figure("Other budgets and targets", caption, [Part(panels)])
@@ -48,7 +50,7 @@ def _budget_rows(results: Results, names: Names, steps: Sequence[int]) -> Rows:
             "optimizer": number,
             "name": name,
             "step": step,
-            **estimate_fields(results.outcome(name).at(step=step).best(results.study.trials)),
+            **estimate_fields(results.outcome(name).at(step=step).best(results.k())),
         }
         for number, name in names.items()
         for step in steps
@@ -62,9 +64,7 @@ def _target_rows(results: Results, names: Names, metric: str) -> Rows:
             "optimizer": number,
             "name": name,
             "target": value,
-            **estimate_fields(
-                results.outcome(name).at(target=Target(metric, value)).steps_to_target(results.study.trials)
-            ),
+            **estimate_fields(results.outcome(name).at(target=Target(metric, value)).steps_to_target(results.k())),
         }
         for value in _target_values(results, names, metric)
         for number, name in names.items()

@@ -1,17 +1,13 @@
 live("inclusions", {
+  prepare: (view, data) =>
+    ({ ...data, findings: findingsOf(view, data, view.sameTrials ? data.inclusions.map(({ p }) => p ?? NaN) : null) }),
+
   /** Audits the inclusions, as taxonomy/audit.py does. */
-  prepare: (view, data) => {
-    const ranked = number => view.optimizers[number].ranked;
-    const known = ({ special, general }) => view.optimizers[special].known || view.optimizers[general].known;
-    const pValues = holm(data.inclusions.map(inclusion => (known(inclusion)
-      ? pValue(ranked(inclusion.special), ranked(inclusion.general), view.k, data.permutations, data.enough) : NaN)));
-    const findings = data.inclusions.map(({ special, general, share, coverage }, i) => {
-      const worse = probabilityBetter(ranked(special), ranked(general), view.k);
-      const better = probabilityBetter(ranked(general), ranked(special), view.k);
-      const p = pValues[i];
-      return { special, general, worse, better, p, coverage, verdict: verdict(worse, p, share, data) };
-    });
-    return { ...data, findings };
+  * test(view, data) {
+    const pairs = data.inclusions.map(({ special, general }) => [view.optimizers[special], view.optimizers[general]]);
+    const known = pair => pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
+    const pools = pairs.map(pair => (known(pair) ? pair.map(({ ranked }) => ranked) : [[], []]));
+    return { ...data, findings: findingsOf(view, data, holm(yield* leadTests(pools, view.k))) };
   },
 
   rows: (view, panel, { edges, nodes, findings }) => [
@@ -32,8 +28,8 @@ live("inclusions", {
       const write = (key, text) => { select(`[data-cell=${key}]`, row).textContent = text; };
       write("worse", formatPercent(finding.worse));
       write("better", formatPercent(finding.better));
-      write("p", formatPValue(finding.p));
-      write("verdict", finding.verdict);
+      write("p", finding.isTested ? formatPValue(finding.p) : "…");
+      write("verdict", finding.isTested ? finding.verdict : "testing …");
       // The evidence is about the study as it was run.
       const evidence = select("[data-cell=evidence]", row);
       const explained = [verdicts.VIOLATED, verdicts.NOT_COVERED].includes(finding.verdict);
@@ -41,6 +37,18 @@ live("inclusions", {
     }
   },
 });
+
+/** The findings with these p-values; null while they are computed. */
+function findingsOf(view, data, pValues) {
+  return data.inclusions.map(({ special, general, share, coverage }, i) => {
+    const pair = [view.optimizers[special], view.optimizers[general]];
+    const enough = pair.every(({ pool }) => pool.length >= view.k), p = pValues ? pValues[i] : NaN;
+    const isKnown = enough && !(pValues && Number.isNaN(p));
+    const worse = isKnown ? view.wins(pair[0], pair[1]) : NaN, better = isKnown ? view.wins(pair[1], pair[0]) : NaN;
+    const isTested = Boolean(pValues);
+    return { special, general, worse, better, p, coverage, verdict: verdict(worse, p, share, data), isTested };
+  });
+}
 
 /** Returns the verdict. The share is that of the full ranges, whatever part of them is looked at. */
 function verdict(worse, p, share, { clear, significant, leastCovered, verdicts }) {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from levelfield.analysis.best_of import CLEAR
-from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_p_value, format_percent
 from levelfield.report import charts
@@ -44,8 +44,13 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     )
     data = {
         "inclusions": [
-            {"special": special, "general": general}
-            | {"share": finding.coverage.share, "coverage": finding.coverage.text}
+            {
+                "special": special,
+                "general": general,
+                "p": None if math.isnan(finding.p_value) else finding.p_value,
+                "share": finding.coverage.share,
+                "coverage": finding.coverage.text,
+            }
             for (special, general), finding in by_edge.items()
         ],
         "edges": edges,
@@ -53,8 +58,6 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         "clear": CLEAR,
         "significant": SIGNIFICANT,
         "leastCovered": LEAST_COVERED,
-        "permutations": PERMUTATIONS,
-        "enough": ENOUGH,
         "verdicts": {verdict.name: verdict.value for verdict in Verdict},
     }
     context = {

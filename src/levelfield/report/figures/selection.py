@@ -10,7 +10,7 @@ import altair as alt
 from levelfield.analysis.results import Results
 from levelfield.report import charts
 from levelfield.report.charts import Names
-from levelfield.report.columns import reported_metric
+from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.figure import Figure, Panel, Part, estimate_fields, optimizer_names
 
 PLACE = 90
@@ -25,12 +25,12 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure:
             "name": name,
             "selector": selector,
             "selectorName": metric,
-            **estimate_fields(results.outcome(name).at(select=metric).best(results.study.trials, report)),
+            **estimate_fields(results.outcome(name).at(select=metric).best(results.k(), report)),
         }
         for number, name in names.items()
         for selector, metric in metrics.items()
     ]
-    caption = "The same trials, had another metric selected the best of K."
+    caption = f"The same trials, had another metric selected the best of K: mean and {PERCENTILES}."
     panel = Panel(_chart(names, metrics), rows, report, "report", live={})
     return Figure("Selected by another metric", caption, [Part([panel])], columns=1)
 

@@ -1,5 +1,11 @@
 live("steps", {
-  rows: view => view.shown
-    .map(optimizer => ({ ...optimizer.fields, ...estimateFields(optimizer.stepsToTarget(view.k)) }))
-    .filter(row => row.mean !== null),
+  rows: view => (view.shown.some(optimizer => optimizer.steps.some(Number.isFinite)) ? view.shown.map(optimizer => {
+    const { probability, low, high } = optimizer.reachedBy(view.k);
+    return {
+      ...optimizer.fields, ...intervalFields(optimizer.stepsInterval(view.k)),
+      reached: drawnNumber(probability), reachedLow: drawnNumber(low), reachedHigh: drawnNumber(high),
+    };
+  }) : []),
+
+  update: (view, section) => { select(".live", section).textContent = claimsText(view, view.tests?.steps, FASTER); },
 });
