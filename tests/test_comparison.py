@@ -493,7 +493,7 @@ def test_a_repetition_that_misses_the_target_counts_as_slow(made):
         "a reaches the target (train_loss 1) first: a median of 2 steps (90% confidence interval 2 – 2), in 100% of "
         "repetitions.",
         "It is faster than c (4 steps, 100%) and b (no median, 40%), more than chance explains.",
-        "Steps are known to 2 steps, the evaluation interval.",
+        "Evaluations are 2 steps apart, so steps to the target are known only that precisely.",
     ]
     assert {("a", "b"), ("a", "c")} <= {*comparison.separated_by_steps()}
 

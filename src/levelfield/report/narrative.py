@@ -277,7 +277,8 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
         )
     if close:
         lines.append(f"Not clearly faster than {join_words([described[name] for name in close], 'or')}.")
-    lines.append(f"Steps are known to {pluralize(results.study.eval_interval, 'step')}, the evaluation interval.")
+    apart = pluralize(results.study.eval_interval, "step")
+    lines.append(f"Evaluations are {apart} apart, so steps to the target are known only that precisely.")
     transient = {name: outcome for name, outcome in outcomes.items() if outcome.transient}
     if transient:
         counts = [
