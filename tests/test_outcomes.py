@@ -156,7 +156,9 @@ def test_metrics_that_disagree_select_different_trials():
     ],
 )
 def test_the_reported_metric_is_of_data_that_did_not_select(select, metrics, reported):
-    assert Outcome("ours", [], 0, dict.fromkeys(metrics.split(), Direction.MINIMIZE), select).test_metric == reported
+    assert (
+        Outcome("ours", [], 0, dict.fromkeys(metrics.split(), Direction.MINIMIZE), select).held_out_metric == reported
+    )
 
 
 @pytest.mark.parametrize(

@@ -179,8 +179,8 @@ class Outcome:
         return probability_better(self.ranked(), other.ranked(), k, self.replacement)
 
     @property
-    def test_metric(self) -> str | None:
-        """The metric to report: what ``select`` measures, on data that did not select, which makes it optimistic.
+    def held_out_metric(self) -> str | None:
+        """The metric to report: what ``select`` measures, on data that took no part in selecting the trial.
 
         That is the test set, or the validation set if the test set selects. If the workload does not measure the same
         there, it is what it measures first; None if there are no such data.

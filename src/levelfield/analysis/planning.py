@@ -143,7 +143,7 @@ def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Pla
         choices=sorted(choices, key=lambda choice: (math.isnan(choice.expected), sign * choice.expected)),
         gpu_hours=gpu_hours,
         unknown=[name for name in outcomes if name not in ready],
-        report=first.test_metric,
+        report=first.held_out_metric,
     )
 
 
@@ -192,5 +192,5 @@ def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
     fitting = gpu_hours / hours if hours else math.inf
     trials = int(min(fitting, len(outcome.pool)))
     expected = outcome.best(trials).mean if trials else math.nan
-    reported = outcome.best(trials, outcome.test_metric).mean if trials and outcome.test_metric else None
+    reported = outcome.best(trials, outcome.held_out_metric).mean if trials and outcome.held_out_metric else None
     return Choice(name, trials, expected, reported, hours, fitting < len(outcome.pool) + 1)

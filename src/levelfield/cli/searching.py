@@ -258,7 +258,7 @@ def plan(
 
 def _expected(entry: "Entry") -> dict[str, Any]:
     """Return the expected best of a rule on a rung, and the metric to report of the selected trial."""
-    outcome, report = entry.outcome, entry.outcome.test_metric
+    outcome, report = entry.outcome, entry.outcome.held_out_metric
     return vars(outcome.best(entry.k)) | ({report: outcome.best(entry.k, report).mean} if report else {})
 
 

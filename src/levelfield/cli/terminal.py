@@ -162,7 +162,7 @@ def print_ladder(columns: Columns, metric: str, name: str, console: Console | No
                 cells.append(MISSING)
                 continue
             lines = [format_metric(metric, best.mean), format_interval(metric, best.low, best.high)]
-            if report := column[rule].outcome.test_metric:
+            if report := column[rule].outcome.held_out_metric:
                 value = column[rule].outcome.best(column[rule].k, report).mean
                 lines.append(f"{report} {format_metric(report, value)}")
             cells.append("\n".join(lines))

@@ -53,7 +53,7 @@ class Column:
 def reported_metric(results: Results) -> str:
     """Return the metric shown beside the selection metric: one on data that did not select, if there is one."""
     outcome = next(iter(results.outcomes.values()))
-    return outcome.test_metric or outcome.select
+    return outcome.held_out_metric or outcome.select
 
 
 def rows(results: Results, k: int | None = None) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def _median_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any
 
 
 def _test_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
-    return {outcome.test_metric: outcome.best(k, outcome.test_metric).mean} if outcome.test_metric else {}
+    return {outcome.held_out_metric: outcome.best(k, outcome.held_out_metric).mean} if outcome.held_out_metric else {}
 
 
 def _steps_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def caveats(results: Results) -> list[str]:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
     lines += code_sentences(results)
     if study.select.startswith("test_"):
-        held_out = next(iter(results.outcomes.values())).test_metric
+        held_out = next(iter(results.outcomes.values())).held_out_metric
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
@@ -206,7 +206,7 @@ def _not_separated(tests: Sequence[PairTest], first: str, close: Sequence[str], 
 def _other_metric(results: Results, ranking: Sequence[str]) -> list[str]:
     """Say how the ranking looks by the test metric of the selected trial."""
     k, first = results.k(), ranking[0]
-    metric = results.outcome(first).test_metric
+    metric = results.outcome(first).held_out_metric
     if metric is None:
         return []
     sign = results.outcome(first).metrics[metric].sign
@@ -326,7 +326,7 @@ def rerun_sentences(results: Results, index: int | None = None) -> list[str]:
     lines = []
     for rerun in reruns(results, index):
         outcome = results.outcome(rerun.optimizer)
-        wanted = [outcome.select, *([outcome.test_metric] if outcome.test_metric else [])]
+        wanted = [outcome.select, *([outcome.held_out_metric] if outcome.held_out_metric else [])]
         metrics = [metric for metric in wanted if metric in rerun.metrics]
         trial = f"{rerun.optimizer}'s {'best trial' if index is None else f'trial {index}'}"
         again = pluralize(rerun.seeds, "rerun") + f" with {'a new seed' if rerun.seeds == 1 else 'new seeds'}"
