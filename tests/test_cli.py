@@ -367,11 +367,11 @@ def test_steps_in_scientific_notation(cli):
 
 
 def test_trials_without_a_pool(cli):
-    """The pool follows the trials unless the file has one."""
+    """The pool is five times the trials unless the file has one."""
     Path("no_pool.toml").write_text(edited("pool = 4\n", ""))
     code, out, err = cli("check", "no_pool.toml", "--trials", "3")
     assert code == 0, err
-    assert "2 optimizers × 3 trials × 60 steps" in out
+    assert "2 optimizers × 15 trials × 60 steps" in out
 
 
 def test_a_measured_time_includes_compilation(cli):

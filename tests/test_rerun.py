@@ -377,15 +377,9 @@ def test_the_rerun_command_with_another_trial(command):
 def test_the_plan_command(command):
     code, out, _ = command("plan", "mine.toml")
     assert code == 0
-    best = {
-        name: [lf.best_of(losses, k).mean for k in (1, 2, 3)]
-        for name, losses in {"sgd": [3.0, 2.0, 1.0], "momentum": [1.4, 1.6, 1.7]}.items()
-    }
-    ahead = ["sgd" if ours < theirs else "momentum" for ours, theirs in zip(*best.values(), strict=True)]
-    assert ahead == ["momentum", "momentum", "sgd"]
+    # momentum has the better mean with 1 or 2 trials, but nothing tells the two apart, so one is advised throughout.
     assert out.splitlines() == [
-        "With 1 or 2 trials, tune momentum (with 2 trials, not clearly different from sgd).",
-        "With 3 trials (the size of the pools), tune sgd (not clearly different from momentum).",
+        "With any number of trials from 1 to 3, tune sgd (with 3 trials, not clearly different from momentum)."
     ]
     code, out, _ = command("plan", "mine.toml", "--gpu-hours", "0.01", "--json")
     assert code == 0

@@ -1,5 +1,6 @@
 // Charts: specifications from Python, with slots for the metric that the reader chooses.
 
+const pause = milliseconds => new Promise(resolve => setTimeout(resolve, milliseconds));
 const select = (selector, within = document) => within.querySelector(selector);
 const selectAll = (selector, within = document) => [...within.querySelectorAll(selector)];
 
@@ -81,18 +82,21 @@ class Chart {
     return this.inSight ? this.show() : this.drawing;
   }
 
-  /** Draws the latest rows, once it has drawn what came before. */
+  /** Draws the latest rows, once it has drawn what came before. The page may do something else in between. */
   show() {
-    this.drawing = this.drawing.then(() => this.isCurrent || this.draw());
+    this.drawing = this.drawing.then(() => pause(0)).then(() => this.isCurrent || this.draw());
     return this.drawing;
   }
 
-  /** Draws into the same chart, unless its axes have changed. */
+  /** Draws into the same chart, unless its axes have changed; nothing, if it shows these rows already. */
   async draw() {
     this.isCurrent = true;
-    const values = this.values(), drawnAs = JSON.stringify(values);
+    const values = this.values(), drawnAs = JSON.stringify(values), drawnRows = JSON.stringify(this.rows);
     const rows = this.rows.map(row => ({ ...row }));  // Vega marks the objects that it is given
+    const isSame = drawnRows === this.drawnRows;
+    this.drawnRows = drawnRows;
     if (this.drawn && drawnAs === this.drawnAs) {
+      if (isSame) return;
       const { view } = await this.drawn;
       view.data("rows", rows);
       await view.runAsync();

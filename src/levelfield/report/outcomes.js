@@ -1,18 +1,22 @@
 // What the reader asks (K, metrics, parts of the search spaces), and each optimizer's outcome for it:
 // the counterpart of Results.at and Results.narrowed. Optimizers and metrics go by number.
 
-/** Returns the results for what is asked. */
-function viewOf(data, asked) {
-  const { k } = asked, optimizers = data.optimizers.map((trials, number) => outcomeOf(data, asked, trials, number));
+/** Returns the results for what is asked; from the outcomes of a previous view, if only K has changed. */
+function viewOf(data, asked, previous) {
+  const { k } = asked, trialsAsked = JSON.stringify([asked.select, asked.ranges]);
+  const optimizers = previous?.trialsAsked === trialsAsked ? previous.optimizers
+    : data.optimizers.map((trials, number) => outcomeOf(data, asked, trials, number));
   const isNarrowed = asked.ranges.some(axes => axes.some(range => range));
-  const shown = optimizers.filter(optimizer => optimizer.known);
+  const shown = optimizers.filter(optimizer => optimizer.known), count = optimizers.length;
+  const winRate = remembered(pair => probabilityBetter(
+    optimizers[Math.floor(pair / count)].ranked, optimizers[pair % count].ranked, k, data.replacement));
   return {
-    optimizers, isNarrowed, shown, k,
+    optimizers, trialsAsked, isNarrowed, shown, k,
     metrics: data.metrics, select: asked.select, report: asked.report, target: data.target,
     comparable: shown.filter(optimizer => optimizer.pool.length >= k),
     ranking: rankingOf(optimizers, data.metrics, asked),
     sameTrials: !isNarrowed && k === data.k && asked.select === data.select,
-    wins: (ours, theirs) => probabilityBetter(ours.ranked, theirs.ranked, k, data.replacement),
+    wins: (ours, theirs) => winRate(ours.number * count + theirs.number),
     ranks: some => rankProbabilities(some.map(optimizer => optimizer.ranked), k, data.replacement),
     tests: null,  // what testsOf returns, once it has run
   };
@@ -20,7 +24,7 @@ function viewOf(data, asked) {
 
 /** An optimizer's trials inside the ranges, and what a tuner with k of them would have got. */
 function outcomeOf(data, asked, trials, number) {
-  const ranges = asked.ranges[number], { replacement } = data;
+  const ranges = [...asked.ranges[number]], selected = asked.select, { replacement } = data;
   const inside = i => ranges.every((range, axis) => !range || isInside(trials, axis, i, range));
   const tried = trials.trial.map((_, i) => i).filter(inside);
   const pool = tried.filter(i => trials.feasible[i]);
@@ -30,29 +34,31 @@ function outcomeOf(data, asked, trials, number) {
     values(metric).map(value => (Number.isFinite(value) ? sign(metric) * value : Infinity)));
   const orderBy = remembered(metric => orderOf(rankedBy(metric)));
   const spent = tried.reduce((sum, i) => sum + trials.last[i], 0);
-  const ranked = rankedBy(asked.select), steps = pool.map(i => trials.reached[i] ?? Infinity);
+  const ranked = rankedBy(selected), steps = pool.map(i => trials.reached[i] ?? Infinity);
   const canDraw = k => replacement || k <= pool.length;
+  const bests = remembered(key => {
+    const [k, metric, select] = key.split(",").map(Number), order = rankedBy(select);
+    if (!order.some(Number.isFinite) || !canDraw(k)) return { mean: NaN, low: NaN, high: NaN };
+    const reported = values(metric), chances = weights(order, k, replacement, orderBy(select));
+    const finite = reported.map(Number.isFinite);
+    const lost = chances.reduce((sum, chance, i) => sum + (finite[i] ? 0 : chance), 0);
+    const all = estimate(reported, chances);
+    if (!lost) return all;
+    // A trial without a finite value counts for the percentiles alone, unless there are too many of them.
+    const { mean } = estimate(reported.filter((_, i) => finite[i]), chances.filter((_, i) => finite[i]));
+    return { ...all, mean: lost <= CONSTANTS.low + CONSTANTS.tolerance ? mean : NaN };
+  });
 
   return {
     ...trials, number, tried, pool, inside, ranked, steps,
     fields: { optimizer: number, name: trials.name },
     known: ranked.some(Number.isFinite),
 
-    best(k, metric, select = asked.select) {
-      const order = rankedBy(select);
-      if (!order.some(Number.isFinite) || !canDraw(k)) return { mean: NaN, low: NaN, high: NaN };
-      const reported = values(metric), chances = weights(order, k, replacement, orderBy(select));
-      const finite = reported.map(Number.isFinite);
-      const lost = chances.reduce((sum, chance, i) => sum + (finite[i] ? 0 : chance), 0);
-      const all = estimate(reported, chances);
-      if (!lost) return all;
-      // A trial without a finite value counts for the percentiles alone, unless there are too many of them.
-      const { mean } = estimate(reported.filter((_, i) => finite[i]), chances.filter((_, i) => finite[i]));
-      return { ...all, mean: lost <= CONSTANTS.low + CONSTANTS.tolerance ? mean : NaN };
-    },
+    /** The distribution of a metric for the best of k. */
+    best: (k, metric, select = selected) => bests([k, metric, select].join()),
 
     /** The median best of k by the selection metric. */
-    interval: k => signed(sign(asked.select), interval(ranked, k)),
+    interval: k => signed(sign(selected), interval(ranked, k)),
 
     /** The median steps to the target of the fastest of k; a miss counts as infinitely slow. */
     stepsInterval: k => interval(steps, k),
@@ -131,7 +137,7 @@ function claimsText({ k, optimizers, comparable, ranking }, tests, { claim, none
   return `At K = ${k}, ${[...texts, ...more].join("; ")} (more than chance explains).${rest}`;
 }
 
-/** Returns a function of a number that computes each value once. */
+/** Returns a function that computes each value once. */
 function remembered(compute) {
   const known = new Map();
   return key => {

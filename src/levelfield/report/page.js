@@ -84,7 +84,7 @@ class Page {
 
   /** Takes another view of the results. Its tests follow when the reader rests. */
   ask(question) {
-    const view = viewOf(this.data, this.asked);
+    const view = viewOf(this.data, this.asked, this.view);
     if (view.sameTrials) view.tests = this.data.tests;
     Object.assign(this, { question, view });
     this.prepared = new Map(this.sections.map(({ name, figure }) =>
@@ -151,8 +151,6 @@ class Page {
   showAll() { return Promise.all(this.charts.map(chart => chart.show())); }
 }
 
-const pause = milliseconds => new Promise(resolve => setTimeout(resolve, milliseconds));
-
 function rankingText({ k, select: selected, metrics, ranking, shown, comparable }) {
   const metric = metrics[selected];
   const ranked = ranking.filter(({ optimizer }) => comparable.includes(optimizer))
@@ -179,7 +177,7 @@ function narrowedText({ k, optimizers }, ranges) {
 /** Follows a study that is running: takes over the page that the server has for new trials. */
 async function follow() {
   for (;;) {
-    await new Promise(resolve => setTimeout(resolve, POLLING));
+    await pause(POLLING);
     try {
       const state = await (await fetch("state")).json();
       for (const bar of selectAll("#progress progress")) bar.value = state.optimizers[bar.dataset.optimizer].feasible;
