@@ -199,12 +199,12 @@ def test_on_a_phone_each_row_is_a_card(opened, report):
     cell = page.locator("#outcome-table tbody td[data-column=select]").first
     assert (
         page.evaluate("cell => getComputedStyle(cell, '::before').content", cell.element_handle())
-        == '"median valid_error"'
+        == '"median valid_error (90% CI)"'
     )
     ask(page, select="train_loss")
     assert (
         page.evaluate("cell => getComputedStyle(cell, '::before').content", cell.element_handle())
-        == '"median train_loss"'
+        == '"median train_loss (90% CI)"'
     )
     widths = page.evaluate("""() => [...document.querySelectorAll("#outcome-table tbody td:not([hidden]) .main")].map(
         text => text.getBoundingClientRect().width)""")

@@ -52,12 +52,13 @@ function fillOutcomes(sortable, view) {
     const column = COLUMNS.get(heading.dataset.column);
     if (!column) return;
     if (column.heading) select(".main", heading).textContent = column.heading(view);
+    const [name, detail] = [".main", ".small"].map(part => select(part, heading).textContent);
     heading.hidden = column.shown ? !column.shown(view) : heading.hidden;
     for (const optimizer of view.optimizers) {
       const cell = rows.get(optimizer.number).cells[i], [main, small = ""] = column.cell(view, optimizer);
       select(".main", cell).textContent = main;
       select(".small", cell).textContent = small;
-      cell.dataset.label = select(".main", heading).textContent;
+      cell.dataset.label = detail ? `${name} (${detail})` : name;
       cell.hidden = heading.hidden;
     }
   });

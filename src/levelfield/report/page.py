@@ -202,6 +202,7 @@ class _Heading:
     def __init__(self, column: Any, results: Results) -> None:
         self.key = column.key
         self.text: Text = column.heading(results)
+        self.label = f"{self.text.main} ({self.text.small})" if self.text.small else self.text.main  # on a phone
         self.hidden = not column.shown(results)
         self.classes = " ".join(["number"] * column.is_number + ["long"] * column.is_long)
 
