@@ -121,7 +121,6 @@ class Comparison:
                 "needed_trials": test.needed,
             }
             for test in self.results.pair_tests(k)
-            if {*test.names} <= {*self.results.comparable(k)}
         ]
 
     def separated_by_steps(self, k: int | None = None) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm
 
 LEVEL = 0.9  # of a confidence interval
 SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
+TIED = 0.005  # win rates below this are as good as none
 MARGIN = 2  # standard errors that are added to a p-value from random permutations
 MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
 FEWEST_PERMUTATIONS, PERMUTATIONS_PER_CLAIM = 1_999, 16
@@ -209,7 +210,8 @@ class PairTest:
 
     @property
     def separated(self) -> bool:
-        return self.p_value < SIGNIFICANCE
+        """Whether one is better by more than chance. Two that tie in nearly all repetitions are not."""
+        return self.p_value < SIGNIFICANCE and max(self.wins, self.losses) >= TIED
 
     @property
     def better(self) -> str:

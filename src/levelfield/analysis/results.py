@@ -105,7 +105,7 @@ class Results:
 
     def _tests(self, k: int, quantity: str) -> list[PairTest]:
         if (k, quantity) not in self._pair_tests:
-            outcomes = {name: outcome for name, outcome in self.outcomes.items() if outcome.best_trial}
+            outcomes = {name: self.outcome(name) for name in self.comparable(k)}
             values = {
                 name: outcome.ranked() if quantity == "select" else outcome.steps for name, outcome in outcomes.items()
             }

@@ -11,7 +11,7 @@ import numpy as np
 
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import health
-from levelfield.analysis.intervals import LEVEL, Interval, PairTest, needed_trials
+from levelfield.analysis.intervals import LEVEL, TIED, Interval, PairTest, needed_trials
 from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import Results
 from levelfield.formatting import (
@@ -34,7 +34,6 @@ from levelfield.user_code import is_other_version
 from levelfield.workloads import get_workload
 
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
-TIED = 0.005  # win rates below this are as good as none
 
 
 def sentences(results: Results) -> list[str]:
@@ -168,7 +167,7 @@ def _separations(results: Results, first: str, others: Sequence[str]) -> list[st
     wins = {name: results.beats(first, name) for name in others}
     losses = {name: results.beats(name, first) for name in others}
     tied = [name for name in others if max(wins[name], losses[name]) < TIED]
-    beaten = [name for name in others if (first, name) in results.separated() and name not in tied]
+    beaten = [name for name in others if (first, name) in results.separated()]
     ahead = [name for name in others if (name, first) in results.separated()]
     close = [name for name in others if name not in beaten + ahead + tied]
     lines = []

@@ -17,6 +17,7 @@ from levelfield.analysis.intervals import (
     MARGIN,
     PERMUTATIONS_PER_CLAIM,
     SIGNIFICANCE,
+    TIED,
 )
 from levelfield.analysis.permutation import ENOUGH, HASH_MULTIPLIERS, NEGLIGIBLE, PERMUTATIONS
 from levelfield.analysis.results import Results
@@ -30,10 +31,8 @@ from levelfield.formatting import (
     is_share,
 )
 from levelfield.report import charts
-from levelfield.report.claims import claims
 from levelfield.report.columns import reported_metric
 from levelfield.report.figure import DRAWN_DIGITS, Figure, Panel, axis_coordinate, is_maximized, packed, short_number
-from levelfield.report.narrative import TIED
 from levelfield.space import Axis
 
 CONSTANTS = {
@@ -95,12 +94,12 @@ def _tests(results: Results) -> dict[str, list[dict[str, Any]]]:
     return {
         quantity: [
             {
-                "better": number[claim.better],
-                "worse": number[claim.worse],
-                "p": claim.p_value,
-                "separated": claim.separated,
+                "better": number[test.better],
+                "worse": number[test.worse],
+                "p": test.p_value,
+                "separated": test.separated,
             }
-            for claim in claims(results, compared)
+            for test in compared
         ]
         for quantity, compared in tests.items()
     }

@@ -8,12 +8,11 @@ from typing import Any
 
 import altair as alt
 
-from levelfield.analysis.intervals import SIGNIFICANCE
+from levelfield.analysis.intervals import SIGNIFICANCE, PairTest
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_percent
 from levelfield.report import charts
 from levelfield.report.charts import Names
-from levelfield.report.claims import Claim, claims
 from levelfield.report.figure import Figure, Panel, Part, drawn_number, optimizer_names
 
 PLACE = 40
@@ -29,7 +28,7 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         return None
     able = results.comparable()
     compared = [(number, name) for number, name in names.items() if name in able]
-    tested = {frozenset((claim.better, claim.worse)): claim for claim in claims(results, results.pair_tests())}
+    tested = {frozenset(test.names): test for test in results.pair_tests()}
     wins = [
         {
             "row": row,
@@ -67,10 +66,10 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     return Figure("Who beats whom", caption, [Part(panels)], data=data)
 
 
-def _verdict(claim: Claim, ours: str) -> str:
-    if not claim.separated:
+def _verdict(test: PairTest, ours: str) -> str:
+    if not test.separated:
         return _OPEN
-    return _BETTER if claim.better == ours else _WORSE
+    return _BETTER if test.better == ours else _WORSE
 
 
 def _wins(names: Names) -> Any:
