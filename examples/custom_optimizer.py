@@ -39,7 +39,7 @@ study = lf.Study(
     workload="quadratic",
     steps=300,
     trials=10,
-    pool=30,
+    pool=50,
     optimizers={
         "momentum": {
             "learning_rate": {"log": [1e-2, 1e1]},

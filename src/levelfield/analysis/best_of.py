@@ -78,8 +78,8 @@ def weights(values: Sequence[float] | np.ndarray, k: int, replacement: bool = Tr
 
 def check_k(k: int) -> None:
     """Raise if k is not a number of trials."""
-    if not (math.isfinite(k) and k == int(k) and k >= 1):
-        raise ValueError(f"k = {k}: expected an integer of at least 1")
+    if not (isinstance(k, int | float | np.number) and math.isfinite(k) and k == int(k) and k >= 1):
+        raise ValueError(f"k = {k!r}: expected an integer of at least 1")
 
 
 def estimate(values: np.ndarray, probabilities: np.ndarray) -> Estimate:

@@ -230,6 +230,8 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     at most SIGNIFICANCE, whatever the distributions and however small the pools.
     """
     check_k(k)
+    if not isinstance(pools, Mapping):
+        raise ValueError(f"{type(pools).__name__}: expected a mapping from names to lists of values")
     values = {name: feasible(pool) for name, pool in pools.items()}
     names = [name for name, pool in values.items() if len(pool)]
     pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
@@ -283,7 +285,8 @@ def needed_to_separate(test: LeadTest, n: int, pairs: int) -> int | None:
 def separated(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list[tuple[str, str]]:
     """Return the pairs (better, worse) whose best of k differ by more than chance; lower values are better.
 
-    NaN marks an infeasible trial, which is left out. The chance that any of the claims is false is at most 5%.
+    NaN marks an infeasible trial, which is left out; use infinity for a trial that counts as the worst. The chance that
+    any two pools from the same distribution are called separated is at most 5%.
 
     >>> separated({"a": range(50), "b": range(40, 90), "c": range(41, 91)}, k=5)
     [('a', 'b'), ('a', 'c')]

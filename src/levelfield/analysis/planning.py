@@ -105,14 +105,24 @@ class Plan:
             trials = f"any number of trials from {stretch.first} to {stretch.last}"
             if stretch.first == stretch.last:
                 trials = pluralize(stretch.last, "trial")
-            return [*lines, f"With {trials}, tune {stretch.recommendation}."]
+            return [*lines, self._advice(trials, stretch)]
         for stretch in self.stretches:
             trials = pluralize(stretch.last, "trial")
             if stretch.first < stretch.last:
                 trials = f"{stretch.first} {'or' if stretch.last == stretch.first + 1 else 'to'} {trials}"
             limit = " (the size of the pools)" if stretch is self.stretches[-1] else ""
-            lines.append(f"With {trials}{limit}, tune {stretch.recommendation}.")
+            lines.append(self._advice(f"{trials}{limit}", stretch))
         return lines
+
+    def _advice(self, trials: str, stretch: Stretch) -> str:
+        if len(stretch.rivals) == len(self.candidates) - 1:
+            where = f"with {pluralize(stretch.last, 'trial')}, " if stretch.first < stretch.last else ""
+            others = "the other one" if len(stretch.rivals) == 1 else "any other"
+            return (
+                f"With {trials}, {stretch.optimizer} has the best expected {self.select}; {where}it is not clearly "
+                f"different from {others}."
+            )
+        return f"With {trials}, tune {stretch.recommendation}."
 
     def _describe(self, choice: Choice) -> str:
         duration = f"{format_duration(3600 * choice.hours)} per trial"

@@ -23,7 +23,8 @@ const COLUMNS = new Map(Object.entries({
     cell: (view, optimizer) => {
       const { median, low, high } = optimizer.stepsInterval(view.k);
       if (Number.isNaN(median)) return [CONSTANTS.missing];
-      return [median === Infinity ? "not reached" : formatCount(median), formatEnds(formatCount, low, high)];
+      const ends = low === Infinity ? "not reached" : formatEnds(formatCount, low, high);
+      return [median === Infinity ? "not reached" : formatCount(median), ends];
     },
   },
   reached: {

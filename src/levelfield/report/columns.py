@@ -125,6 +125,8 @@ def _steps_text(results: Results, outcome: Outcome, k: int) -> Text:
     if math.isnan(steps.median):
         return Text(MISSING)
     ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
+    if steps.low == math.inf:  # too few trials reach the target for the median to be finite
+        ends = "not reached"
     return Text("not reached" if math.isinf(steps.median) else format_count(steps.median), ends)
 
 

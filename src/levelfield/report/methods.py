@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from levelfield.analysis.intervals import LEVEL, SIGNIFICANCE, needed_trials
@@ -14,6 +15,7 @@ from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
 from levelfield.report.narrative import code_sentences
 from levelfield.report.spaces import space_tables
+from levelfield.study import Study
 from levelfield.taxonomy.order import inclusions
 from levelfield.workloads import get_workload
 
@@ -36,12 +38,18 @@ def _setup(results: Results) -> Iterator[str]:
     yield f"We compared {names} on the workload {study.workload}: {workload.summary}."
     yield (
         f"Each trial trained for {pluralize(study.steps, 'step')} with a batch size of {study.batch_size:,} and was "
-        f"evaluated every {pluralize(study.eval_interval, 'step')}."
+        f"evaluated {_evaluated(study)}."
     )
     schedules = join_words(list(dict.fromkeys(optimizer.schedule for optimizer in study.optimizers.values())), "or")
     yield f"Learning-rate schedule: {schedules}."
     if study.scale < 1:
         yield f"This was a dry run at {study.scale:.2g} of the study's steps, trials, and pool."
+
+
+def _evaluated(study: Study) -> str:
+    if study.eval_interval >= study.steps:
+        return "at the end"
+    return f"every {pluralize(study.eval_interval, 'step')}"
 
 
 def _search(results: Results) -> Iterator[str]:
@@ -80,11 +88,12 @@ def _statistics(results: Results) -> Iterator[str]:
     yield (
         f"We report the median best of {k}: the quantile of {study.select} over single trials at 1 − 0.5^(1/{k}) = "
         f"{1 - 0.5 ** (1 / k):.2g}, counted from the best. Its {LEVEL:.0%} confidence interval lies between two order "
-        f"statistics of the pool and is exact for independent trials of any continuous distribution."
+        f"statistics of the pool. For independent trials it covers the median with at least that probability, whatever "
+        f"the distribution."
     )
     if study.pool < (needed := needed_trials(k)) and study.search != "grid":
         yield f"It is open on the better side, because bounding it takes at least {needed} trials."
-    how = "with replacement, as in the paper" if study.replacement else "without replacement"
+    how = "with replacement, as in Choi et al. (2020)" if study.replacement else "without replacement"
     yield (
         f"The mean and the {PERCENTILES} range describe the luck of tuning: the distribution of the best of {k} trials "
         f"drawn from the pool {how}, computed exactly."
@@ -92,7 +101,7 @@ def _statistics(results: Results) -> Iterator[str]:
     pairs = math.comb(len(results.outcomes), 2)
     if pairs:
         yield (
-            f"Two optimizers are called different only if a two-sided permutation test of their win rates (at most "
+            f"One optimizer is said to beat another only if a two-sided permutation test of their win rates (at most "
             f"{PERMUTATIONS:,} permutations) rejects chance at {SIGNIFICANCE:.0%} for the whole study, with Holm's "
             f"correction over {pluralize(pairs, 'pair')}."
         )
@@ -105,7 +114,7 @@ def _statistics(results: Results) -> Iterator[str]:
         )
     if edges := len(inclusions(study)):
         yield (
-            f"For each of {pluralize(edges, 'inclusion')} between the optimizers, a one-sided permutation test with "
+            f"For each inclusion between the optimizers ({edges} in all), a one-sided permutation test with "
             f"Holm's correction asks whether the more general optimizer is worse than its special case."
         )
     if results.reruns:
@@ -123,7 +132,7 @@ def _software(results: Results) -> Iterator[str]:
         yield f"Trained with {', '.join(shown) or 'unknown versions'} on {device}, {entry.get('precision', 'float32')}."
     codes = {entry["code"] for entry in results.provenance if "code" in entry}
     if codes:
-        yield f"Custom code: {results.study.code} ({', '.join(sorted(code[:12] for code in codes))})."
+        yield f"Custom code: {Path(results.study.code or '').name} ({', '.join(sorted(code[:12] for code in codes))})."
 
 
 def _markdown(results: Results, sections: Sequence[Section]) -> str:

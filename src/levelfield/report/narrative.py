@@ -43,7 +43,7 @@ def sentences(results: Results) -> list[str]:
     lines = caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
         lines.append(_left_out(results, name))
-    if len(ready) > 1:
+    if ready:
         lines += _ranking(results, ready)
     for name in ready:
         outcome, count = results.outcome(name), results.count(name)
@@ -89,6 +89,10 @@ def caveats(results: Results) -> list[str]:
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
     lines += code_sentences(results)
+    if not study.replacement and any(len(outcome.pool) == results.k() for outcome in results.outcomes.values()):
+        lines.append(
+            "With K = N and no replacement, there is only one way to draw K trials; ranges and win rates show no luck."
+        )
     if study.select.startswith("test_"):
         held_out = next(iter(results.outcomes.values())).held_out_metric
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
@@ -137,9 +141,11 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
         return [f"No optimizer has a median {select}: too many of the best of {k} are not finite."]
     median = f"{format_metric(select, best.median)} ({_confidence(select, best)})"
     lines = [f"With {pluralize(k, 'trial')} each, {first} has the best median {select}: {median}."]
+    if not others:
+        lines = [f"With {pluralize(k, 'trial')}, {first} has a median {select} of {median}."]
     if warning := pool_sentence(results.study):
         lines.append(warning)
-    lines += _separations(results, first, others)
+    lines += _separations(results, first, others) if others else []
     lines += _other_metric(results, [first, *others])
     lines += _precision(results, best.median)
     lines += [line for name in names if (line := _skewed(results, name))]
@@ -190,15 +196,15 @@ def _separations(results: Results, first: str, others: Sequence[str]) -> list[st
 def _not_separated(tests: Sequence[PairTest], first: str, close: Sequence[str], wins: Mapping[str, float]) -> str:
     """Say who is not clearly different from the first, and what it would take to tell."""
     rates = [format_percent(wins[name]) for name in close]
-    shown = [f"{close[0]} (wins {rates[0]} of repetitions)"]
+    shown = [f"{close[0]} (which it beats in {rates[0]} of repetitions)"]
     shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
     sentence = f"Not clearly different from {join_words(shown, 'or')}."
     tested = {test.worse if test.better == first else test.better: test for test in tests if first in test.names}
     needed = {name: count for name in close if (count := tested[name].needed) is not None}
     if needed:
         easiest = min(needed, key=lambda name: needed[name])
-        trials = f"{two_digits_up(needed[easiest]):,} trials"
-        sentence += f" If the difference from {easiest} is what it seems, about {trials} of each would show it."
+        trials = f"{two_digits_up(needed[easiest]):,} trials of each"
+        sentence += f" If the difference from {easiest} is what it seems, about {trials} would probably show it."
     return sentence
 
 
@@ -214,11 +220,12 @@ def _other_metric(results: Results, ranking: Sequence[str]) -> list[str]:
     if first not in order:
         return []
     own, best = (format_metric(metric, means[name]) for name in (first, order[0]))
-    if order[0] == first:
-        return [f"Its selected trials also have the best mean {metric}: {own}."]
+    if own == best:
+        return [f"The mean {metric} of its selected trials is {own}."]
     place = format_ordinal(order.index(first) + 1)
     return [
-        f"By the mean {metric} of the selected trials, {order[0]} is first ({best}) and {first} is {place} ({own})."
+        f"By the mean {metric} of the selected trials, {order[0]} is first ({best}) and {first} is {place} ({own}); "
+        f"this order is not tested."
     ]
 
 
@@ -236,10 +243,11 @@ def _precision(results: Results, value: float) -> list[str]:
 def _skewed(results: Results, name: str) -> str | None:
     """Explain a mean outside its own percentiles."""
     select, best = results.study.select, results.outcome(name).best(results.k())
-    if not (best.mean < best.low or best.mean > best.high):
+    mean, *ends = (format_metric(select, value) for value in (best.mean, best.low, best.high))
+    if best.low <= best.mean <= best.high or math.isnan(best.mean) or mean in ends:
         return None
     return (
-        f"{name}'s mean ({format_metric(select, best.mean)}) lies outside its {PERCENTILES} range "
+        f"{name}'s mean ({mean}) lies outside its {PERCENTILES} range "
         f"({format_interval(select, best.low, best.high)}), because a few repetitions select a far worse trial."
     )
 
@@ -263,19 +271,21 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
     steps = outcomes[first].steps_interval(k)
     ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
     lines = [
-        f"{first} reaches the target ({shown}) first: a median of {format_count(median[first])} steps ({LEVEL:.0%} "
-        f"confidence interval {ends}), in {often}."
+        f"{first} has the fewest median steps to the target ({shown}): {format_count(median[first])} ({LEVEL:.0%} "
+        f"confidence interval: {ends}); it reaches the target in {often}."
     ]
+    if equal := [name for name in others if median[name] == median[first]]:
+        lines.append(f"{join_words(equal)} {'needs' if len(equal) == 1 else 'need'} as many.")
     separated = {(test.better, test.worse) for test in results.step_tests() if test.separated}
     slower = [name for name in others if (first, name) in separated]
     close = [name for name in others if (first, name) not in separated]
     described = {name: f"{name} ({_steps(median[name], chance[name])})" for name in others}
     if slower:
         lines.append(
-            f"It is faster than {join_words([described[name] for name in slower])}, more than chance explains."
+            f"{first} is faster than {join_words([described[name] for name in slower])}, more than chance explains."
         )
     if close:
-        lines.append(f"Not clearly faster than {join_words([described[name] for name in close], 'or')}.")
+        lines.append(f"{first} is not clearly faster than {join_words([described[name] for name in close], 'or')}.")
     apart = pluralize(results.study.eval_interval, "step")
     lines.append(f"Evaluations are {apart} apart, so steps to the target are known only that precisely.")
     transient = {name: outcome for name, outcome in outcomes.items() if outcome.transient}
@@ -301,11 +311,11 @@ def _inclusions(results: Results) -> list[str]:
     for verdict in (Verdict.CONSISTENT, Verdict.NO_SEPARATION, Verdict.VIOLATED, Verdict.NOT_COVERED):
         members = [finding for finding in findings if finding.verdict is verdict]
         name = "not covered by this study's spaces" if verdict is Verdict.NOT_COVERED else verdict
-        pairs = (f"{finding.edge.special} ⊆ {finding.edge.general} {finding.coverage.text}" for finding in members)
+        pairs = (f"{finding.edge.special} ⊆ {finding.edge.general} ({finding.coverage.text})" for finding in members)
         if members:
-            groups.append(f"{len(members)} {name} ({', '.join(pairs)})")
+            groups.append(f"{name}: {', '.join(pairs)}")
     return [
-        f"Inclusions, with how much of the special optimizer's space the general one's covers: {'; '.join(groups)}.",
+        f"Inclusions (coverage in parentheses): {'; '.join(groups)}.",
         *(f"Coverage unknown: {obstacle}." for obstacle in coverage_obstacles(findings)),
         *(str(finding) for finding in findings if finding.loses),
     ]

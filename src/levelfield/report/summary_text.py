@@ -89,7 +89,7 @@ _COLUMNS = (
     SummaryColumn(
         "score",
         Text("score", CONFIDENCE),
-        lambda row: Text(format_decimal(row.score.value), format_bounds(row.score)),
+        lambda row: Text(format_decimal(row.score.value), format_bounds(row.score)) if row.ratios else Text(MISSING),
         needs_target=True,
     ),
     SummaryColumn("ratio", Text("steps / best", "geometric mean"), _mean_ratio_text, needs_target=True),

@@ -55,15 +55,8 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         names = {"special": self.edge.special, "general": self.edge.general, "k": self.k}
-        numbers = {"worse": self.worse, "better": self.better, "p_value": self.p_value}
-        coverage = {"coverage": self.coverage.share, "coverage_note": self.coverage.why}
-        return names | numbers | coverage | {"verdict": self.verdict.value, "evidence": list(self.evidence)}
-
-    def __str__(self) -> str:
-        special, general = self.edge.special, self.edge.general
-        if self.verdict is Verdict.UNKNOWN:
-            return f"{special} ⊆ {general}: unknown (too few feasible trials)."
-        numbers = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions; p = {self.p_value:.2g}"
+        rates = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions"
+        numbers = f"{rates}; one-sided p = {self.p_value:.2g}"
         covered = f"coverage {self.coverage.text}"
         if not self.coverage.evaluated:
             covered += f": {self.coverage.obstacle}"
@@ -71,7 +64,7 @@ class Finding:
         sentence = f"{special} ⊆ {general}: {verdict} ({general} is {numbers}; {covered})."
         reasons = "; ".join(self.evidence)
         if self.verdict is Verdict.VIOLATED:
-            sentence += f" {general} is under-tuned: {reasons or 'its search does not show why'}."
+            sentence += f" {general} is probably under-tuned: {reasons or 'its search does not show why'}."
         elif self.verdict is Verdict.NOT_COVERED:
             start = f"{general} is worse than {special}, and " if self.loses else ""
             sentence += f" {start}{reasons}."
