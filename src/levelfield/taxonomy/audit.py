@@ -55,6 +55,14 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         names = {"special": self.edge.special, "general": self.edge.general, "k": self.k}
+        numbers = {"worse": self.worse, "better": self.better, "p_value": self.p_value}
+        coverage = {"coverage": self.coverage.share, "coverage_note": self.coverage.why}
+        return names | numbers | coverage | {"verdict": self.verdict.value, "evidence": list(self.evidence)}
+
+    def __str__(self) -> str:
+        special, general = self.edge.special, self.edge.general
+        if self.verdict is Verdict.UNKNOWN:
+            return f"{special} ⊆ {general}: unknown (too few feasible trials)."
         rates = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions"
         numbers = f"{rates}; one-sided p = {self.p_value:.2g}"
         covered = f"coverage {self.coverage.text}"
