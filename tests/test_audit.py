@@ -134,8 +134,8 @@ def test_a_general_optimizer_that_is_worse_violates_the_inclusion():
     assert finding.p_value < 0.001
     assert finding.evidence == ()
     assert str(finding) == (
-        "sgd ⊆ momentum: violated (momentum is worse in 100%, better in 0% of repetitions; p = 0.0001; "
-        "coverage 100%). momentum is under-tuned: its search does not show why."
+        "sgd ⊆ momentum: violated (momentum is worse in 100%, better in 0% of repetitions; one-sided p = "
+        "0.0001; coverage 100%). momentum is probably under-tuned: its search does not show why."
     )
     assert repr([finding]) == f"[<{finding}>]"
 
@@ -308,9 +308,8 @@ def test_the_sentence_names_each_inclusion_with_its_coverage():
     sentences = compared(study, pools, {"momentum": MIDDLE}, scale=1e-3).sentences()
     (counts,) = (sentence for sentence in sentences if sentence.startswith("Inclusions"))
     assert counts == (
-        "Inclusions, with how much of the special optimizer's space the general one's covers: 3 consistent (sgd ⊆ "
-        "nesterov 100%, sgd ⊆ adam 100%, momentum ⊆ adam 63%); 1 not covered by this study's spaces (sgd ⊆ momentum "
-        "0%)."
+        "Inclusions (coverage in parentheses): consistent: sgd ⊆ nesterov (100%), sgd ⊆ adam (100%), momentum ⊆ adam "
+        "(63%); not covered by this study's spaces: sgd ⊆ momentum (0%)."
     )
     assert round(math.log(0.5 / 1e-2) / math.log(0.5 / 1e-3), 2) == 0.63  # adam's momentum is at most 0.99
     (loss,) = (sentence for sentence in sentences if sentence.startswith("sgd ⊆ momentum"))

@@ -399,7 +399,8 @@ def test_two_few_trials_separate_nothing(made):
     view = of_losses(made, 2, a=[0.5] * 5, b=[0.1] * 3 + [1e7, 1e8])
     assert view.beats("b", "a") == pytest.approx(0.84)
     assert any(
-        sentence.startswith("Not clearly different from a (wins 84% of repetitions).") for sentence in view.sentences()
+        sentence.startswith("Not clearly different from a (which it beats in 84% of repetitions).")
+        for sentence in view.sentences()
     )
     assert "These trials do not separate any two optimizers." in view.sentences()
 
@@ -490,9 +491,9 @@ def test_a_repetition_that_misses_the_target_counts_as_slow(made):
     sentences = comparison.sentences()
     start = next(i for i, sentence in enumerate(sentences) if "target" in sentence)
     assert sentences[start : start + 3] == [
-        "a reaches the target (train_loss 1) first: a median of 2 steps (90% confidence interval 2 – 2), in 100% of "
-        "repetitions.",
-        "It is faster than c (4 steps, 100%) and b (no median, 40%), more than chance explains.",
+        "a has the fewest median steps to the target (train_loss 1): 2 (90% confidence interval: 2 – 2); it reaches the "
+        "target in 100% of repetitions.",
+        "a is faster than c (4 steps, 100%) and b (no median, 40%), more than chance explains.",
         "Evaluations are 2 steps apart, so steps to the target are known only that precisely.",
     ]
     assert {("a", "b"), ("a", "c")} <= {*comparison.separated_by_steps()}
@@ -531,7 +532,10 @@ def test_the_answer_names_the_test_metric(made):
         for name, valid, test in (("sgd", 0.1, 0.3), ("momentum", 0.2, 0.25))
     }
     sentences = made(study, pools).sentences()
-    by_test = "By the mean test_error of the selected trials, momentum is first (25.00%) and sgd is 2nd (30.00%)."
+    by_test = (
+        "By the mean test_error of the selected trials, momentum is first (25.00%) and sgd is 2nd (30.00%); this order "
+        "is not tested."
+    )
     assert by_test in sentences
     # sqrt(0.1 · 0.9 / 2,000)
     assert "A single valid_error near 10.00% has a standard error of 0.67 points, from 2,000 examples." in sentences

@@ -27,7 +27,7 @@ def test_the_methods_section_says_what_was_done(comparison):
         f"The best of K = {K} trials is selected by valid_error at the last step",
         "for the selected trial we also report test_error.",
         f"1 − 0.5^(1/{K}) = 0.16",
-        "with replacement, as in the paper",
+        "with replacement, as in Choi et al. (2020)",
         "Holm's correction over 3 pairs",
         "target (valid_error 30.00%)",
     ):

@@ -51,7 +51,8 @@ def test_a_reliable_optimizer_with_few_trials_and_a_lucky_one_with_many():
     advice = plan(outcomes_of(**pools))
     assert advice.sentences() == [
         "With 1 to 13 trials, tune sure (with 13 trials, not clearly different from lucky).",
-        "With 14 to 20 trials (the size of the pools), tune lucky (with 20 trials, not clearly different from sure).",
+        "With 14 to 20 trials (the size of the pools), lucky has the best expected valid_error; with 20 trials, it is "
+        "not clearly different from the other one.",
     ]
     assert str(advice) == repr(advice) == "\n".join(advice.sentences())
 

@@ -115,7 +115,7 @@ class Plan:
         return lines
 
     def _advice(self, trials: str, stretch: Stretch) -> str:
-        if len(stretch.rivals) == len(self.candidates) - 1:
+        if stretch is self.stretches[-1] and len(stretch.rivals) == len(self.candidates) - 1:
             where = f"with {pluralize(stretch.last, 'trial')}, " if stretch.first < stretch.last else ""
             others = "the other one" if len(stretch.rivals) == 1 else "any other"
             return (
