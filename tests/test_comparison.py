@@ -398,10 +398,8 @@ def test_two_few_trials_separate_nothing(made):
     """With a pool of 5, b draws two bad trials with probability 16%."""
     view = of_losses(made, 2, a=[0.5] * 5, b=[0.1] * 3 + [1e7, 1e8])
     assert view.beats("b", "a") == pytest.approx(0.84)
-    assert any(
-        sentence.startswith("Not clearly different from a (which it beats in 84% of repetitions).")
-        for sentence in view.sentences()
-    )
+    close = "Not clearly different from a (which it beats in 84% of repetitions)."
+    assert any(sentence.startswith(close) for sentence in view.sentences())
     assert "These trials do not separate any two optimizers." in view.sentences()
 
 
@@ -491,8 +489,8 @@ def test_a_repetition_that_misses_the_target_counts_as_slow(made):
     sentences = comparison.sentences()
     start = next(i for i, sentence in enumerate(sentences) if "target" in sentence)
     assert sentences[start : start + 3] == [
-        "a has the fewest median steps to the target (train_loss 1): 2 (90% confidence interval: 2 – 2); it reaches the "
-        "target in 100% of repetitions.",
+        "a has the fewest median steps to the target (train_loss 1): 2 (90% confidence interval: 2 – 2); it reaches "
+        "the target in 100% of repetitions.",
         "a is faster than c (4 steps, 100%) and b (no median, 40%), more than chance explains.",
         "Evaluations are 2 steps apart, so steps to the target are known only that precisely.",
     ]
