@@ -166,7 +166,12 @@ def small(name: str, monkeypatch: pytest.MonkeyPatch) -> Small:
 FALLS_TO = {"cifar100_allcnnc": 0.7, "cifar10_vgg16": 0.7}  # much dropout; the others reach half
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG_TO_COMPILE = ("imagenet_resnet50", "cifar100_allcnnc", "cifar10_vgg16", "lm1b_transformer")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG_TO_COMPILE)) for name in NAMES]
+)
 def test_a_network_learns_in_a_slot_as_it_does_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch can be memorized, and a trial's losses are the same in a slot as alone."""
     of, optimizer = small(name, monkeypatch), optax.adam(1e-2)

@@ -60,7 +60,10 @@ def test_conv_is_as_exact_as_float32_allows(size: int) -> None:
     assert np.sqrt(np.mean((actual - exact) ** 2) / np.mean(exact**2)) < 5e-6
 
 
-@FEW_AND_MANY
+@pytest.mark.parametrize(
+    ("channels", "features"),
+    [pytest.param(3, 4, marks=pytest.mark.slow), pytest.param(4, 3, marks=pytest.mark.slow), (32, 33)],
+)
 def test_conv_of_more_images_than_fit_into_the_cache(
     monkeypatch: pytest.MonkeyPatch, channels: int, features: int
 ) -> None:
