@@ -208,7 +208,11 @@ def _closest(summary: Standings) -> list[str]:
         return ["No optimizer reaches the target in all studies that have one."]
     least = min(worst.values())
     names = [name for name, ratio in worst.items() if ratio == least]
-    fewest = f"{_are(names, 'takes', 'take')} the fewest steps in every study"
+    counted = summary.optimizers[0].counted
+    where = "every study"
+    if counted < len(summary.studies):
+        where = f"{'the only study' if counted == 1 else f'all {counted} studies'} whose target is reached"
+    fewest = f"{_are(names, 'takes', 'take')} the fewest steps in {where}"
     times = f"never {_are(names, 'takes', 'take')} more than {format_decimal(least)} times the fewest steps"
     line = f"{join_words(names)} {fewest if least == 1 else times}"
     if len(names) > 1:
