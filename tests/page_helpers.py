@@ -245,7 +245,7 @@ def expected_table(comparison: lf.Comparison, report: str) -> dict[str, dict[str
                 cells[key] = [format_metric(metric, best.mean), "" if np.isnan(best.mean) else ends]
         if study.target:
             steps, reached = outcome.steps_interval(study.trials), outcome.reached(study.trials)
-            ends = shown_ends("{:,.0f}".format, steps.low, steps.high)
+            ends = "not reached" if steps.low == np.inf else shown_ends("{:,.0f}".format, steps.low, steps.high)
             median = "not reached" if np.isinf(steps.median) else f"{steps.median:,.0f}"
             cells["steps"] = [median, ends] if outcome.pool else ["–", ""]
             shares = [f"{reached.probability:.0%}", f"{reached.low:.0%} – {reached.high:.0%}"]

@@ -105,14 +105,13 @@ function rankingOf(optimizers, metrics, { k, select }) {
  *
  * Returns the pairs that can be compared: { better, worse, p, separated }, by number. Yields now and then.
  */
-function* testsOf({ shown, comparable, k, target }) {
+function* testsOf({ comparable, k, target }) {
   const tested = function* (valuesOf) {
-    const tests = yield* comparePairs(shown.map(valuesOf), k);
-    return tests.filter(({ ours, theirs }) => [ours, theirs].every(i => comparable.includes(shown[i])))
-      .map(({ ours, theirs, wins, losses, p }) => {
-        const [better, worse] = (wins >= losses ? [ours, theirs] : [theirs, ours]).map(i => shown[i].number);
-        return { better, worse, p, separated: p < CONSTANTS.significance && Math.max(wins, losses) >= CONSTANTS.tied };
-      });
+    const tests = yield* comparePairs(comparable.map(valuesOf), k);
+    return tests.map(({ ours, theirs, wins, losses, p }) => {
+      const [better, worse] = (wins >= losses ? [ours, theirs] : [theirs, ours]).map(i => comparable[i].number);
+      return { better, worse, p, separated: p < CONSTANTS.significance && Math.max(wins, losses) >= CONSTANTS.tied };
+    });
   };
   const best = yield* tested(optimizer => optimizer.ranked);
   return { best, steps: target ? yield* tested(optimizer => optimizer.steps) : [] };
