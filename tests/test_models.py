@@ -166,7 +166,7 @@ def small(name: str, monkeypatch: pytest.MonkeyPatch) -> Small:
 FALLS_TO = {"cifar100_allcnnc": 0.7, "cifar10_vgg16": 0.7}  # much dropout; the others reach half
 
 
-LONG_TO_COMPILE = ("imagenet_resnet50", "cifar100_allcnnc", "cifar10_vgg16", "lm1b_transformer")
+LONG_TO_COMPILE = ("imagenet_resnet50", "cifar100_allcnnc", "cifar10_resnet32", "cifar10_vgg16", "lm1b_transformer")
 
 
 @pytest.mark.parametrize(
