@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.intervals import separated
+from levelfield.analysis.intervals import SIGNIFICANCE, separated, two_sided_tests
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.permutation import lead
 from levelfield.analysis.ranking import expected_best, several_ks
 from levelfield.errors import UsageError
 from levelfield.formatting import format_duration, format_metric, join_words, pluralize
@@ -176,10 +177,12 @@ def _tested(stretches: Sequence[Stretch], outcomes: Mapping[str, Outcome]) -> li
 
     Without this, a crossing of two nearly equal means would read as advice.
     """
-    ranked = {name: outcome.ranked() for name, outcome in outcomes.items()}
+    pairs = math.comb(len(outcomes), 2)
     kept = list(stretches[-1:])
     for stretch in reversed(stretches[:-1]):
-        if (stretch.optimizer, kept[0].optimizer) in separated(ranked, stretch.first):
+        ours, theirs = (outcomes[name].ranked() for name in (stretch.optimizer, kept[0].optimizer))
+        ((p, _),) = two_sided_tests([(ours, theirs)], stretch.first, family=pairs)
+        if pairs * p < SIGNIFICANCE and lead(ours, theirs, stretch.first) > 0:
             kept.insert(0, stretch)
         else:
             kept[0] = replace(kept[0], first=stretch.first)
