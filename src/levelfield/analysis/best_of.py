@@ -23,7 +23,6 @@ import numpy as np
 
 LOW, HIGH = 0.05, 0.95  # percentiles of an estimate
 TOLERANCE = 1e-12  # for the rounding errors of probabilities
-CLEAR = 0.95  # the win rate from which on one optimizer is said to beat another
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ MARGIN = 2  # standard errors that are added to a p-value from random permutatio
 MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
 FEWEST_PERMUTATIONS, PERMUTATIONS_PER_CLAIM = 1_999, 16
 _DRAWS = 2_000
-_IMPROBABLE = 1e-12  # chance of a best of k beyond which the trials are not told apart
+_IMPROBABLE = 1e-12  # chance that the best of k lies beyond a trial from which on all trials are treated alike
 _POWER = 0.8
 _HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
@@ -235,15 +235,24 @@ def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> 
     values = {name: feasible(pool) for name, pool in pools.items()}
     names = [name for name, pool in values.items() if len(pool)]
     pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
-    raw = two_sided_tests([(values[ours], values[theirs]) for ours, theirs in pairs], k)
-    corrected = holm([p for p, _ in raw])
+    family = family_tests([(values[ours], values[theirs], k) for ours, theirs in pairs])
     tests = []
-    for (ours, theirs), p, (_, test) in zip(pairs, corrected, raw, strict=True):
+    for (ours, theirs), (p, test) in zip(pairs, family, strict=True):
         wins, losses = (probability_better(values[a], values[b], k) for a, b in ((ours, theirs), (theirs, ours)))
         n = min(len(values[ours]), len(values[theirs]))
         needed = None if p < SIGNIFICANCE else needed_to_separate(test, n, len(pairs))
         tests.append(PairTest(ours, theirs, wins, losses, p, needed))
     return tests
+
+
+def family_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> list[tuple[float, LeadTest]]:
+    """Test pairs of pools, each with its own k, and return p-values with Holm's correction over all of them."""
+    tests: dict[int, tuple[float, LeadTest]] = {}
+    for k in {k for *_, k in pairs}:
+        members = [i for i, (*_, own) in enumerate(pairs) if own == k]
+        tests |= zip(members, two_sided_tests([pairs[i][:2] for i in members], k, len(pairs)), strict=True)
+    corrected = holm([tests[i][0] for i in range(len(pairs))])
+    return [(p, tests[i][1]) for i, p in enumerate(corrected)]
 
 
 def two_sided_tests(
@@ -273,7 +282,7 @@ def needed_to_separate(test: LeadTest, n: int, pairs: int) -> int | None:
     """Estimate how many trials of each would separate two pools of n with a power of 80%, if the lead is what it seems.
 
     The lead that chance gives shrinks with the square root of the number of trials. None if that is more than a
-    thousand times the present number, that is, if there is no sign of a difference.
+    thousand times as many as there are, because then the pools show no sign of a difference.
     """
     normal = NormalDist()
     wanted = normal.inv_cdf(1 - SIGNIFICANCE / (2 * max(pairs, 1))) + normal.inv_cdf(_POWER)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from levelfield.analysis.intervals import SIGNIFICANCE, two_sided_tests
+from levelfield.analysis.intervals import SIGNIFICANCE, family_tests
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.permutation import holm, lead
+from levelfield.analysis.permutation import lead
 from levelfield.analysis.results import Results
 
 
@@ -108,12 +107,11 @@ def pairs(columns: Columns) -> list[Pair]:
         for label in labels
         if _can_compare(columns[label][a], columns[label][b])
     ]
-    p_values = dict(zip(tested, [math.nan] * len(tested), strict=True))
-    for k in {columns[label][a].k for a, b, label in tested}:
-        keys = [(a, b, label) for a, b, label in tested if columns[label][a].k == k]
-        pools = [(columns[label][a].outcome.ranked(), columns[label][b].outcome.ranked()) for a, b, label in keys]
-        p_values |= zip(keys, (p for p, _ in two_sided_tests(pools, k)), strict=True)
-    separated = {key for key, p in zip(p_values, holm(list(p_values.values())), strict=True) if p < SIGNIFICANCE}
+    pools = [
+        (columns[label][a].outcome.ranked(), columns[label][b].outcome.ranked(), columns[label][a].k)
+        for a, b, label in tested
+    ]
+    separated = {key for key, (p, _) in zip(tested, family_tests(pools), strict=True) if p < SIGNIFICANCE}
     compared = []
     for (a, b), labels in shared.items():
         leaders, beats = {}, {}

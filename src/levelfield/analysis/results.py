@@ -91,9 +91,8 @@ class Results:
 
     def comparable(self, k: int | None = None) -> list[str]:
         """Return the optimizers with at least k feasible trials and a finite selection metric among them."""
-        return [
-            name for name, outcome in self.outcomes.items() if len(outcome.pool) >= self.k(k) and outcome.best_trial
-        ]
+        fewest = self.k(k)
+        return [name for name, outcome in self.outcomes.items() if len(outcome.pool) >= fewest and outcome.best_trial]
 
     def pair_tests(self, k: int | None = None) -> list[PairTest]:
         """Test every two optimizers against each other; the chance of any false claim is at most 5%."""
@@ -137,13 +136,12 @@ class Results:
     def ranking(self, k: int | None = None) -> list[str]:
         """Return the optimizers, the best median best of k first; those without one last."""
 
+        k = self.k(k)
+
         def key(name: str) -> tuple[bool, float, float]:
             outcome = self.outcome(name)
-            sign, median, mean = (
-                outcome.metrics[outcome.select].sign,
-                outcome.interval(self.k(k)).median,
-                outcome.best(self.k(k)).mean,
-            )
+            sign = outcome.metrics[outcome.select].sign
+            median, mean = outcome.interval(k).median, outcome.best(k).mean
             return math.isnan(median), sign * median, math.inf if math.isnan(mean) else sign * mean
 
         return sorted(self.outcomes, key=key)

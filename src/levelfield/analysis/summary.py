@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from levelfield.analysis.best_of import NO_ESTIMATE, Estimate, estimate
-from levelfield.analysis.intervals import SIGNIFICANCE, Interval, two_sided_tests
-from levelfield.analysis.permutation import holm, lead
+from levelfield.analysis.intervals import SIGNIFICANCE, Interval, family_tests
+from levelfield.analysis.permutation import lead
 from levelfield.analysis.profiles import Bounds, credit, ratio_bounds
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
@@ -150,17 +150,20 @@ def separated_pairs(studies: Sequence[tuple[Mapping[str, np.ndarray], int]]) -> 
     Holm's correction runs over all pairs of all studies, so the chance of any false claim is at most 5% in total.
     """
     named = [_pairs(list(pools)) for pools, _ in studies]
-    family = sum(map(len, named))
-    p_values: list[float] = []
-    for pairs, (pools, k) in zip(named, studies, strict=True):
-        tests = two_sided_tests([(pools[ours], pools[theirs]) for ours, theirs in pairs], k, family)
-        p_values += [p for p, _ in tests]
-    corrected = iter(holm(p_values))
+    tests = iter(
+        family_tests(
+            [
+                (pools[ours], pools[theirs], k)
+                for pairs, (pools, k) in zip(named, studies, strict=True)
+                for ours, theirs in pairs
+            ]
+        )
+    )
     return [
         [
             pair if lead(pools[pair[0]], pools[pair[1]], k) >= 0 else (pair[1], pair[0])
             for pair in pairs
-            if next(corrected) < SIGNIFICANCE
+            if next(tests)[0] < SIGNIFICANCE
         ]
         for pairs, (pools, k) in zip(named, studies, strict=True)
     ]

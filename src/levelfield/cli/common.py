@@ -22,6 +22,8 @@ from levelfield.errors import UsageError
 if TYPE_CHECKING:
     from levelfield.analysis.results import Results
     from levelfield.cli.progress import RunProgress
+    from levelfield.comparison import Comparison
+    from levelfield.errors import SearchExhausted
     from levelfield.store import Store
     from levelfield.study import Study
 
@@ -225,6 +227,30 @@ def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def trained(
+    study: "Study", location: str, executor: str, slots: str, stale: "Stale", **options: Any
+) -> "tuple[Results, SearchExhausted | None]":
+    """Train what is missing of a study and show the progress; ``options`` are those of ``run.compare``."""
+    from levelfield import run
+
+    with showing_progress(study, location) as progress:
+        return run.compare(
+            study, location, executor=executor, slots=slot_count(slots), listener=progress, stale=stale, **options
+        )
+
+
+def loaded(study: "Study", location: str) -> "Comparison":
+    """Read a study's stored trials; raise if there are none."""
+    from levelfield.comparison import Comparison
+
+    comparison = Comparison.load(study, location)
+    if not any(comparison.trials.values()):
+        raise UsageError(
+            f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
+        )
+    return comparison
 
 
 def print_caveats(results: "Results", *, apart: bool = False) -> None:

@@ -20,13 +20,14 @@ from levelfield.cli.common import (
     StoreOption,
     app,
     folder,
+    loaded,
     on_study,
     open_store,
     print_caveats,
     print_json,
-    showing_progress,
     slot_count,
     store_name,
+    trained,
 )
 from levelfield.errors import DataError, NoStore, UsageError
 
@@ -62,21 +63,10 @@ def compare(
 
     If options change the study, the report's name says so, and the full study's report.html stays.
     """
-    from levelfield import run
     from levelfield.comparison import Comparison
 
     location = store_name(study, store, out)
-    with showing_progress(study, location) as progress:
-        results, shortage = run.compare(
-            study,
-            location,
-            executor=executor,
-            slots=slot_count(slots),
-            listener=progress,
-            seed_inclusions=seed_inclusions,
-            reruns=reruns,
-            stale=stale,
-        )
+    results, shortage = trained(study, location, executor, slots, stale, seed_inclusions=seed_inclusions, reruns=reruns)
     _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
@@ -95,18 +85,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
-    from levelfield import run
-
-    location = store_name(study, store, out)
-    with showing_progress(study, location) as progress:
-        results, shortage = run.compare(
-            study,
-            location,
-            executor=executor,
-            slots=slot_count(slots),
-            listener=progress,
-            stale=stale,
-        )
+    results, shortage = trained(study, store_name(study, store, out), executor, slots, stale)
     _print_status(results, overrides, as_json)
     if shortage:
         raise shortage
@@ -149,14 +128,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the comparison and write report.html without training."""
-    from levelfield.comparison import Comparison
-
     others = [_beside(name, study, store) for name in beside or []]
-    comparison = Comparison.load(study, store_name(study, store, out))
-    if not any(comparison.trials.values()):  # do not overwrite a full page with an empty one
-        raise UsageError(
-            f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
-        )
+    comparison = loaded(study, store_name(study, store, out))  # never overwrite a full page with an empty one
     _show(comparison, overrides, out, as_json, others)
     if figures:
         for path in comparison.write_figures(figures, [comparison, *others]):

@@ -25,6 +25,7 @@ from levelfield.cli.common import (
     showing_progress,
     slot_count,
     store_name,
+    trained,
 )
 from levelfield.errors import SearchExhausted, UsageError
 
@@ -130,21 +131,12 @@ def ladder(
 
     The first rung tunes only the learning rate. The next ones add its schedule, momentum, ε, and everything else.
     """
-    from levelfield import run
     from levelfield.analysis.protocols import by_protocol, pairs
     from levelfield.comparison import Comparison
     from levelfield.derive.ladder import ladder
 
     rungs, location = ladder(study), store_name(study, store, out)
-    with showing_progress(rungs, location) as progress:
-        results, shortage = run.compare(
-            rungs,
-            location,
-            executor=executor,
-            slots=slot_count(slots),
-            listener=progress,
-            stale=stale,
-        )
+    results, shortage = trained(rungs, location, executor, slots, stale)
     comparison = Comparison(replace(results, overrides=overrides.settings))
     # The last rung is the study itself: the page is about it.
     top = Comparison(replace(Comparison.load(study, location).results, overrides=overrides.settings))

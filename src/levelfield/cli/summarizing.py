@@ -15,6 +15,7 @@ from levelfield.cli.common import (
     Steps,
     Trials,
     app,
+    loaded,
     print_json,
     store_name,
 )
@@ -81,11 +82,7 @@ def _load(
     if scale is not None:
         full = full.scaled(scale)
     study = full.replace(**changes)
-    results = Comparison.load(study, store_name(study, store, None)).results
-    if not any(results.trials.values()):
-        raise UsageError(
-            f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
-        )
+    results = loaded(study, store_name(study, store, None)).results
     settings = {"trials": trials, **changes}
     overrides = {key: str(value) for key, value in settings.items() if value not in (None, getattr(full, key))}
     return Comparison(replace(results, overrides=overrides))

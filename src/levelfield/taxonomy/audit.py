@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from levelfield.analysis.best_of import CLEAR, check_k
+from levelfield.analysis.best_of import check_k
 from levelfield.analysis.boundaries import Place, boundaries
 from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
 from levelfield.analysis.permutation import holm, lead_tests
@@ -23,6 +23,7 @@ from levelfield.formatting import format_metric, format_range
 from levelfield.taxonomy.coverage import Coverage, edge_coverage
 from levelfield.taxonomy.order import Edge, inclusions
 
+CLEAR = 0.95  # a general optimizer that is worse in at most 5% of repetitions is consistent with the inclusion
 SIGNIFICANT = 0.05  # p-value below which the general optimizer is worse by more than chance
 LEAST_COVERED = 0.05  # share of the special space below which the outcomes say nothing about the inclusion
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import altair as alt
 
-from levelfield.analysis.best_of import CLEAR
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_p_value, format_percent
 from levelfield.report import charts
 from levelfield.report.charts import Names
 from levelfield.report.figure import Figure, Panel, Part, Rows, drawn_number, optimizer_names
 from levelfield.report.narrative import followed_sentences
-from levelfield.taxonomy.audit import LEAST_COVERED, SIGNIFICANT, Finding, Verdict, audit, coverage_obstacles
+from levelfield.taxonomy.audit import CLEAR, LEAST_COVERED, SIGNIFICANT, Finding, Verdict, audit, coverage_obstacles
 from levelfield.taxonomy.order import reduction
 
 PLACE = 50
