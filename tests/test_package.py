@@ -36,6 +36,7 @@ def test_public_names():
         "best_of",
         "compare",
         "coverage",
+        "departures",
         "inclusions",
         "interval",
         "ladder",

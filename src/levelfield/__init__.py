@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.simulation import simulate
     from levelfield.taxonomy.verify import verify
     from levelfield.trial import Target
+    from levelfield.usual import departures
     from levelfield.workload import Workload
     from levelfield.workloads import register_workload
 
@@ -56,6 +57,7 @@ _MODULES = {
     "best_of": "analysis.best_of",
     "compare": "comparison",
     "coverage": "run",
+    "departures": "usual",
     "inclusions": "taxonomy.order",
     "interval": "analysis.intervals",
     "ladder": "comparison",
@@ -93,6 +95,7 @@ __all__ = [
     "best_of",
     "compare",
     "coverage",
+    "departures",
     "inclusions",
     "interval",
     "ladder",

@@ -32,13 +32,17 @@ class Hyperparameter:
     default: Any = None  # the value if it is not required and not given
     usual: float | None = None  # the common value when it is not tuned
     group: str = ""  # the group of GROUPS with which a ladder tunes it
-    usual_range: tuple[float, float] | None = None  # a log range to search if a study's own range does not apply
+    usual_range: tuple[float, float] | None = None  # lowest and highest value that people use
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise UnknownName.of("kind of hyperparameter", str(self.kind), get_args(Kind))
         if self.group not in GROUPS:
             raise UnknownName.of("group of hyperparameters", str(self.group), filter(None, GROUPS))
+        if self.usual_range is not None and not _is_range(self.usual_range):
+            raise SpaceError(
+                f"usual_range = {self.usual_range!r}: expected two finite numbers, (low, high), low < high"
+            )
 
     def allows(self, value: float) -> bool:
         return self.low <= value <= self.high and not (self.open and value == self.low)
@@ -50,6 +54,13 @@ class Hyperparameter:
     @property
     def interval(self) -> str:
         return f"{'(' if self.open else '['}{self.low:g}, {self.high:g}]"
+
+
+def _is_range(ends: Any) -> bool:
+    """Return whether these are two finite numbers in ascending order."""
+    if not isinstance(ends, tuple | list) or len(ends) != 2 or not all(isinstance(end, int | float) for end in ends):
+        return False
+    return bool(-math.inf < ends[0] < ends[1] < math.inf)
 
 
 POSITIVE = Hyperparameter(low=0.0, open=True)

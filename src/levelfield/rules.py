@@ -101,18 +101,27 @@ def _transformation(equations: Equations, **hyperparameters: Any) -> Any:
 
 _RULES: dict[str, Rule] = {}
 
-RATE = replace(POSITIVE, group="learning rate")
+# The values that people use: the defaults of TensorFlow, PyTorch and optax, and what papers report, with room to spare.
+RATE = replace(POSITIVE, group="learning rate", usual_range=(1e-5, 1e2))  # recurrent networks take tens
+HEAVY_RATE = replace(RATE, usual_range=(1e-5, 3e1))  # momentum adds to each step
 STEP_SIZE = replace(RATE, usual_range=(1e-5, 1e-1))  # with a small ε, the learning rate is how far a step goes
 
+_HEAVY = (0.5, 0.999)
+_MOMENTUM = (0.0, 0.999)
+_BETA1 = (0.0, 0.995)  # 0 when training generative adversarial networks
+_BETA2 = (0.8, 0.99999)
+_RHO = (0.8, 0.9999)
+_EPSILON = (1e-16, 1e10)  # a large ε turns an adaptive rule into momentum
 
-def decay(usual: float) -> Hyperparameter:
+
+def decay(usual: float, usual_range: tuple[float, float]) -> Hyperparameter:
     """A decay rate of a moving average; ``usual`` is TensorFlow's default."""
-    return replace(FRACTION, usual=usual, group="momentum")
+    return replace(FRACTION, usual=usual, group="momentum", usual_range=usual_range)
 
 
 def damping(usual: float) -> Hyperparameter:
     """An ε; ``usual`` is TensorFlow's default."""
-    return replace(NOT_NEGATIVE, usual=usual, group="epsilon")
+    return replace(NOT_NEGATIVE, usual=usual, group="epsilon", usual_range=_EPSILON)
 
 
 def rule(*, buffers: tuple[float, ...] = (), **hyperparameters: Hyperparameter) -> Callable[[Update], Update]:
@@ -136,19 +145,25 @@ def sgd(t: Any, g: Any, learning_rate: Any) -> tuple[Any, ...]:
     return (-learning_rate * g,)
 
 
-@rule(buffers=(0.0,), learning_rate=RATE, momentum=decay(0.9))
+@rule(buffers=(0.0,), learning_rate=HEAVY_RATE, momentum=decay(0.9, _HEAVY))
 def momentum(t: Any, g: Any, v: Any, learning_rate: Any, momentum: Any) -> tuple[Any, ...]:
     v = momentum * v + g
     return -learning_rate * v, v
 
 
-@rule(buffers=(0.0,), learning_rate=RATE, momentum=decay(0.9))
+@rule(buffers=(0.0,), learning_rate=HEAVY_RATE, momentum=decay(0.9, _HEAVY))
 def nesterov(t: Any, g: Any, v: Any, learning_rate: Any, momentum: Any) -> tuple[Any, ...]:
     v = momentum * v + g
     return -learning_rate * (momentum * v + g), v
 
 
-@rule(buffers=(1.0, 0.0), learning_rate=STEP_SIZE, momentum=decay(0.0), rho=decay(0.9), epsilon=damping(1e-10))
+@rule(
+    buffers=(1.0, 0.0),
+    learning_rate=STEP_SIZE,
+    momentum=decay(0.0, _MOMENTUM),
+    rho=decay(0.9, _RHO),
+    epsilon=damping(1e-10),
+)
 def rmsprop(
     t: Any, g: Any, v: Any, m: Any, learning_rate: Any, momentum: Any, rho: Any, epsilon: Any
 ) -> tuple[Any, ...]:
@@ -157,7 +172,13 @@ def rmsprop(
     return -m, v, m
 
 
-@rule(buffers=(1.0, 0.0), learning_rate=STEP_SIZE, momentum=decay(0.9), rho=decay(0.9), epsilon=damping(1e-10))
+@rule(
+    buffers=(1.0, 0.0),
+    learning_rate=STEP_SIZE,
+    momentum=decay(0.9, _MOMENTUM),
+    rho=decay(0.9, _RHO),
+    epsilon=damping(1e-10),
+)
 def rmsterov(
     t: Any, g: Any, v: Any, m: Any, learning_rate: Any, momentum: Any, rho: Any, epsilon: Any
 ) -> tuple[Any, ...]:
@@ -167,7 +188,13 @@ def rmsterov(
     return -(momentum * m + scaled), v, m
 
 
-@rule(buffers=(0.0, 0.0), learning_rate=STEP_SIZE, beta1=decay(0.9), beta2=decay(0.999), epsilon=damping(1e-8))
+@rule(
+    buffers=(0.0, 0.0),
+    learning_rate=STEP_SIZE,
+    beta1=decay(0.9, _BETA1),
+    beta2=decay(0.999, _BETA2),
+    epsilon=damping(1e-8),
+)
 def adam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, ...]:
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
@@ -175,7 +202,13 @@ def adam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: 
     return -learning_rate * m / (sqrt(v) + epsilon) * b, m, v
 
 
-@rule(buffers=(0.0, 0.0), learning_rate=STEP_SIZE, beta1=decay(0.9), beta2=decay(0.999), epsilon=damping(1e-8))
+@rule(
+    buffers=(0.0, 0.0),
+    learning_rate=STEP_SIZE,
+    beta1=decay(0.9, _BETA1),
+    beta2=decay(0.999, _BETA2),
+    epsilon=damping(1e-8),
+)
 def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, ...]:
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
@@ -186,6 +219,23 @@ def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2:
 
 # Rules from elsewhere: optax's and registered ones
 
+_USUAL_OF_NAME = {
+    "momentum": _MOMENTUM,
+    **dict.fromkeys(("beta1", "b1"), _BETA1),
+    **dict.fromkeys(("beta2", "b2", "b3"), _BETA2),
+    **dict.fromkeys(("epsilon", "eps", "eps_root"), _EPSILON),
+}
+
+_USUAL_IN_OPTAX = _USUAL_OF_NAME | {"decay": _RHO, "rho": _RHO, "weight_decay": (0.0, 1e1)}
+
+# The rates of optax's optimizers that are not those of adam. None: nothing is usual.
+_RATES_IN_OPTAX = {
+    "lbfgs": None,
+    **dict.fromkeys(("sgd", "noisy_sgd", "optimistic_gradient_descent", "lars"), RATE.usual_range),
+    **dict.fromkeys(("lion", "sign_sgd", "signum"), (1e-6, 1e-2)),  # every parameter moves by the full rate
+    **dict.fromkeys(("adadelta", "adafactor", "adagrad", "sm3"), (1e-5, 1e1)),
+}
+
 _GROUP_OF_NAME = {
     "learning_rate": "learning rate",
     **dict.fromkeys(("momentum", "beta1", "beta2", "rho", "b1", "b2", "decay"), "momentum"),
@@ -195,16 +245,26 @@ _GROUP_OF_NAME = {
 _registered: Registry[Rule] = Registry("rule", lambda name: name in _RULES or name.startswith("optax."))
 
 
-def _with_groups(hyperparameters: Mapping[str, Hyperparameter]) -> dict[str, Hyperparameter]:
-    """Assign hyperparameters without a group to one by their name."""
-    grouped = {
-        name: replace(hyperparameter, group=hyperparameter.group or _GROUP_OF_NAME.get(name, ""))
+def _completed(
+    hyperparameters: Mapping[str, Hyperparameter], usual: Mapping[str, tuple[float, float] | None]
+) -> dict[str, Hyperparameter]:
+    """Assign groups, and ranges of usual values, by name to the hyperparameters that declare none."""
+    return {
+        name: replace(
+            hyperparameter,
+            group=hyperparameter.group or _GROUP_OF_NAME.get(name, ""),
+            usual_range=hyperparameter.usual_range or _usual_range(hyperparameter, usual.get(name)),
+        )
         for name, hyperparameter in hyperparameters.items()
     }
-    rate = grouped.get("learning_rate")
-    if rate and rate.usual_range is None:
-        grouped["learning_rate"] = replace(rate, usual_range=STEP_SIZE.usual_range)
-    return grouped
+
+
+def _usual_range(hyperparameter: Hyperparameter, usual_range: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Extend a range to the hyperparameter's default, which is always usual."""
+    if usual_range is None or not hyperparameter.numeric:
+        return None
+    defaults = [] if hyperparameter.default is None else [hyperparameter.default]
+    return min([*usual_range, *defaults]), max([*usual_range, *defaults])
 
 
 def register_rule(
@@ -213,12 +273,12 @@ def register_rule(
     """Make a rule available to studies. ``build(**hyperparameters)`` returns an optax transformation.
 
     Under a schedule, its learning_rate is a function of the step, as in optax's optimizers. Hyperparameters with the
-    name of a built-in rule's (``momentum``, ``b1``, ``eps``, …) join its group in a ladder of tuning protocols unless
-    they declare one. Registering a name again replaces the rule but not its stored trials; raise ``version`` when a
-    change alters what they compute.
+    name of a built-in rule's (``momentum``, ``b1``, ``eps``, …) have its group in a ladder of tuning protocols and its
+    usual values unless they declare their own; a learning rate has no usual values unless it declares them. Registering
+    a name again replaces the rule but not its stored trials; raise ``version`` when a change alters what they compute.
     """
     check_hyperparameters(f"rule {name!r}", hyperparameters)
-    return _registered.add(name, Rule(name, _with_groups(hyperparameters), build, version=version))
+    return _registered.add(name, Rule(name, _completed(hyperparameters, _USUAL_OF_NAME), build, version=version))
 
 
 def get_rule(name: str) -> Rule:
@@ -247,7 +307,8 @@ def _optax_rule(name: str) -> Rule:
     def build(**values: Any) -> Any:
         return getattr(importlib.import_module("optax"), function)(**values)
 
-    return Rule(name, _with_groups(hyperparameters), build)
+    rate = _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)
+    return Rule(name, _completed(hyperparameters, _USUAL_IN_OPTAX | {"learning_rate": rate}), build)
 
 
 def optimizer(name: str, **hyperparameters: Any) -> Any:

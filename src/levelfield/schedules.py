@@ -19,6 +19,10 @@ SHARE_OF_STEPS = replace(POSITIVE, group="schedule")
 FACTOR = replace(FRACTION, group="schedule")
 
 
+def _usual(hyperparameter: Hyperparameter, low: float, high: float) -> Hyperparameter:
+    return replace(hyperparameter, usual_range=(low, high))
+
+
 def _kind(**hyperparameters: Hyperparameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a schedule: the learning rate at step t, counted from 0, of a training of ``steps`` steps."""
 
@@ -30,14 +34,14 @@ def _kind(**hyperparameters: Hyperparameter) -> Callable[[Callable[..., Any]], C
     return declare
 
 
-@_kind(decay_steps=SHARE_OF_STEPS, decay_factor=FACTOR)
+@_kind(decay_steps=_usual(SHARE_OF_STEPS, 0.1, 1.0), decay_factor=_usual(FACTOR, 0.0, 0.5))
 def linear(t: Any, steps: int, learning_rate: Any, decay_steps: Any, decay_factor: Any) -> Any:
     """Decay linearly to learning_rate · decay_factor over decay_steps · steps, then stay (Shallue et al. 2019)."""
     progress = t / (decay_steps * steps)
     return learning_rate * (1 - (1 - decay_factor) * namespace(progress).minimum(progress, 1.0))
 
 
-@_kind(decay_every=SHARE_OF_STEPS, decay_factor=FACTOR)
+@_kind(decay_every=_usual(SHARE_OF_STEPS, 1e-3, 0.8), decay_factor=_usual(FACTOR, 0.01, 0.99))
 def step(t: Any, steps: int, learning_rate: Any, decay_every: Any, decay_factor: Any) -> Any:
     """Multiply by decay_factor after every decay_every · steps steps, rounded to whole steps."""
     length = decay_every * steps

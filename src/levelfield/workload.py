@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from levelfield.data import Data, Tree
-from levelfield.errors import UsageError
+from levelfield.errors import UnknownName, UsageError
 from levelfield.hyperparameters import Hyperparameter, check_hyperparameters
 from levelfield.trial import Direction
+
+WorkloadKind = Literal["images", "text", ""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,7 @@ class Workload:
     # Whether the data are one text, read in order: the leading axis counts batches, the state carries over from one
     # batch to the next, and ``evaluate`` gets a whole split at once.
     sequential: bool = False
+    kind: WorkloadKind = ""  # what the data are: search ranges are compared with those of built-in studies of the kind
     dataset: str | None = None  # the data set that must be downloaded first
     slots_per_core: int = 4  # the fastest number, measured with benchmarks/throughput.py
     slots_per_gpu: int = 256
@@ -56,6 +59,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         label = f"workload {self.name!r}"
+        if self.kind not in get_args(WorkloadKind):
+            raise UnknownName.of("kind of workload", str(self.kind), filter(None, get_args(WorkloadKind)))
         directions = " or ".join(repr(direction.value) for direction in Direction)
         if not isinstance(self.metrics, Mapping):
             raise UsageError(f"{label}: metrics = {self.metrics!r}: expected a mapping from metrics to {directions}")
@@ -102,6 +107,7 @@ CLASSIFICATION = minimized(
 )
 
 # Regularization that a workload may offer. It is off unless the study sets it.
-L2 = {"l2": Hyperparameter(low=0.0, required=False, default=0.0)}  # λ/2 ‖w‖² added to the loss
-WEIGHT_DECAY = {"weight_decay": Hyperparameter(low=0.0, required=False, default=0.0)}  # decoupled
-LABEL_SMOOTHING = {"label_smoothing": Hyperparameter(low=0.0, high=1.0, required=False, default=0.0)}
+_OFF = Hyperparameter(low=0.0, required=False, default=0.0)
+L2 = {"l2": replace(_OFF, usual_range=(0.0, 0.1))}  # λ/2 ‖w‖² added to the loss
+WEIGHT_DECAY = {"weight_decay": replace(_OFF, usual_range=(0.0, 1.0))}  # decoupled
+LABEL_SMOOTHING = {"label_smoothing": replace(_OFF, high=1.0, usual_range=(0.0, 0.3))}

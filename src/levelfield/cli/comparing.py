@@ -185,13 +185,15 @@ def check(
     """Validate a study, estimate its cost, and check its search spaces.
 
     The check shows how much of a special case's search space, such as momentum's, the search space of a more general
-    optimizer, such as adam's, can express.
+    optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
+    those of the built-in studies.
     """
     from levelfield.formatting import format_duration, pluralize
     from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, prepared
+    from levelfield.usual import departures
 
-    facts = study.cost()
+    facts, unusual = study.cost(), departures(study)
     obstacle = None
     try:
         prepared(study, slots=slot_count(slots))
@@ -211,7 +213,8 @@ def check(
     except DataError as error:
         covered, obstacle = None, str(error)
     if as_json:
-        return print_json(facts | (covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}))
+        facts |= covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}
+        return print_json(facts | {"departures": [departure.as_dict() for departure in unusual]})
     typer.echo(f"{study.name}: valid")
     interval = pluralize(study.eval_interval, "step")
     typer.echo(f"  workload    {study.workload}, batch size {study.batch_size}, evaluated every {interval}")
@@ -234,6 +237,10 @@ def check(
     missing = [f"  inclusions  not evaluated: {obstacle} (or set --gradient-scale)"]
     for line in covered.lines() if covered else missing:
         typer.echo(line)
+    if unusual:
+        typer.echo(f"  ranges      warning: {pluralize(len(unusual), 'unusual hyperparameter')}")
+    for departure in unusual:
+        typer.echo(f"    {departure}")
 
 
 @app.command()
@@ -335,6 +342,7 @@ def _show(
     """Print a comparison and write its report."""
     from levelfield.analysis.reruns import reruns
     from levelfield.comparison import Comparison
+    from levelfield.usual import departures
 
     comparison = Comparison(replace(comparison.results, overrides=overrides.settings))
     page = overrides.page(folder(comparison.study, out), "report", shared_folder=out is not None)
@@ -354,6 +362,7 @@ def _show(
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],
                 "reruns": {rerun.optimizer: rerun.as_dict() for rerun in reruns(comparison.results)},
+                "departures": [departure.as_dict() for departure in departures(comparison.study)],
                 "boundaries": [boundary.as_dict() for boundary in comparison.boundaries()],
                 "health": [check.as_dict() for check in comparison.health()],
                 "settles": comparison.settles(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from levelfield.errors import SpaceError, StudyError, UsageError
 from levelfield.hyperparameters import GROUPS, Hyperparameter
+from levelfield.rules import STEP_SIZE
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis
 from levelfield.study import Optimizer, Study, optimizer_table
@@ -77,8 +78,10 @@ def _usual(axis: Axis, domain: Hyperparameter) -> Any:
 
 def _usual_range(axis: Axis, domain: Hyperparameter) -> dict[str, list[float]]:
     """Return the range to search if the study's own is a ratio to something that is now fixed."""
-    if domain.usual_range is None:
+    usual = domain.usual_range or (STEP_SIZE.usual_range if axis.name == "learning_rate" else None)
+    if usual is None or usual[0] <= 0:
         raise UsageError(
-            f"No usual range is known for {axis.name}; set usual_range= in its Hyperparameter, or search it directly"
+            f"No usual range above 0 is known for {axis.name}; set usual_range= in its Hyperparameter, or search it "
+            f"directly"
         )
-    return {"log": list(domain.usual_range)}
+    return {"log": list(usual)}

@@ -31,6 +31,7 @@ from levelfield.rounding import two_digits_up
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
 from levelfield.user_code import is_other_version
+from levelfield.usual import departures
 from levelfield.workloads import get_workload
 
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
@@ -356,6 +357,7 @@ def rerun_sentences(results: Results, index: int | None = None) -> list[str]:
 
 
 def search_sentences(results: Results) -> list[str]:
-    """Describe what is wrong with the searches: ranges that the trials object to, and failed checks."""
-    ranges = [str(boundary) for boundary in boundaries(results) if not boundary.settled]
+    """Describe what is wrong with the searches: unusual ranges, ranges that the trials object to, and failed checks."""
+    ranges = [str(departure) for departure in departures(results.study)]
+    ranges += [str(boundary) for boundary in boundaries(results) if not boundary.settled]
     return ranges + [str(check) for check in health(results) if not check.healthy]

@@ -37,6 +37,7 @@ from levelfield.report.narrative import caveats, sentences
 from levelfield.report.payload import CONSTANTS, page_data, script_json
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.report.vega import vega_bundle
+from levelfield.usual import Departure, departures
 
 # The constants come first, then the figures; page.js, which starts everything, last.
 _SCRIPTS = ("formatting.js", "statistics.js", "outcomes.js", "charts.js", "tables.js", "columns.js")
@@ -219,9 +220,10 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Search:
-    """What the trials say about one optimizer's search."""
+    """What is known about one optimizer's search, from common sense and from its trials."""
 
     optimizer: str
+    unusual: list[Departure]
     failed: list[Check]
     ranges: list[dict[str, str]]
     summary: str
@@ -231,17 +233,20 @@ class _Search:
 def _searches(results: Results) -> list[_Search]:
     searches = []
     judged = [axis for axis in boundaries(results) if axis.place not in (Place.FIXED, Place.UNKNOWN)]
-    checks = health(results)
+    checks, departing = health(results), departures(results.study)
     for name in results.outcomes:
+        unusual = [departure for departure in departing if departure.optimizer == name]
         failed = [check for check in checks if check.optimizer == name and not check.healthy]
         ranges = [axis for axis in judged if axis.optimizer == name]
         poor = sum(not axis.settled for axis in ranges)
-        if not ranges and not any(check.optimizer == name for check in checks):
+        if not unusual and not ranges and not any(check.optimizer == name for check in checks):
             continue
-        problems = [f"{pluralize(len(failed), 'check')} failed"] * bool(failed)
+        problems = [pluralize(len(unusual), "unusual hyperparameter")] * bool(unusual)
+        problems += [f"{pluralize(len(failed), 'check')} failed"] * bool(failed)
         problems += [f"{pluralize(poor, 'range')} to change"] * bool(poor)
         summary = join_words(problems) if problems else "no problem found"
-        searches.append(_Search(name, failed, [_range_texts(axis) for axis in ranges], summary, not problems))
+        texts = [_range_texts(axis) for axis in ranges]
+        searches.append(_Search(name, unusual, failed, texts, summary, not problems))
     return searches
 
 

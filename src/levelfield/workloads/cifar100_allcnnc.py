@@ -10,6 +10,7 @@ from levelfield.workload import CLASSIFICATION, L2, Workload, imported
 WORKLOAD = Workload(
     name="cifar100_allcnnc",
     summary="CIFAR-100 (45,000/5,000/10,000), All-CNN-C with dropout",
+    kind="images",
     batch_size=256,
     eval_interval=875,  # five epochs
     metrics=CLASSIFICATION,

@@ -10,6 +10,7 @@ from levelfield.workload import CLASSIFICATION, L2, Workload, imported
 WORKLOAD = Workload(
     name="cifar10_resnet32",
     summary="CIFAR-10 (45,000/5,000/10,000), ResNet-32 with batch normalization",
+    kind="images",
     batch_size=256,
     eval_interval=500,
     metrics=CLASSIFICATION,

@@ -10,6 +10,7 @@ from levelfield.workload import CLASSIFICATION, L2, Workload, imported
 WORKLOAD = Workload(
     name="cifar10_vgg16",
     summary="CIFAR-10 (45,000/5,000/10,000), VGG-16 with batch normalization and dropout",
+    kind="images",
     batch_size=128,
     eval_interval=1755,  # five epochs
     metrics=CLASSIFICATION,

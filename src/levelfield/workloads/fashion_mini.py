@@ -34,6 +34,7 @@ def load() -> Data:
 WORKLOAD = Workload(
     name="fashion_mini",
     summary="Fashion-MNIST at 14×14 (10,000/2,000/2,000), small CNN",
+    kind="images",
     batch_size=64,
     eval_interval=250,
     metrics=CLASSIFICATION,

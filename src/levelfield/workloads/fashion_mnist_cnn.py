@@ -10,6 +10,7 @@ from levelfield.workload import CLASSIFICATION, L2, Workload, imported
 WORKLOAD = Workload(
     name="fashion_mnist_cnn",
     summary="Fashion-MNIST (55,000/5,000/10,000), Simple CNN",
+    kind="images",
     batch_size=256,
     eval_interval=500,
     metrics=CLASSIFICATION,

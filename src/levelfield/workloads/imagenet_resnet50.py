@@ -59,6 +59,7 @@ def _decoded(stored: Arrays, split: str, indices: np.ndarray) -> Pass:
 WORKLOAD = Workload(
     name="imagenet_resnet50",
     summary="ImageNet (1,231,167/50,000/50,000), ResNet-50 with ghost batch normalization",
+    kind="images",
     batch_size=1024,
     eval_interval=2500,
     metrics=CLASSIFICATION,

@@ -32,6 +32,7 @@ def weighted(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 WORKLOAD = Workload(
     name="lm1b_transformer",
     summary="One Billion Word Benchmark in 32,000 subwords, Transformer base",
+    kind="text",
     batch_size=256,
     eval_interval=2500,
     metrics=minimized("train_loss", "valid_loss", "test_loss"),

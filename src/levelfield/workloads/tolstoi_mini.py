@@ -40,6 +40,7 @@ def _windows(tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 WORKLOAD = Workload(
     name="tolstoi_mini",
     summary="next character of War and Peace (excerpt of 192,000 characters), small LSTM",
+    kind="text",
     batch_size=8,
     eval_interval=500,
     metrics=CLASSIFICATION,

@@ -42,6 +42,7 @@ def windows(tokens: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 WORKLOAD = Workload(
     name="war_and_peace_lstm",
     summary="next character of War and Peace (2,090,000 characters to train on), two-layer LSTM",
+    kind="text",
     batch_size=STREAMS,
     eval_interval=1672,  # two epochs
     metrics=CLASSIFICATION,
