@@ -76,6 +76,9 @@ class Refined(BaseModel):
     after: Any
     verdict: str
     trials: Annotated[int, Field(ge=0, strict=True)]  # that the verdict is based on
+    outside: Any = None  # a wider range in which trials were run as well, if any were
+    outside_trials: Annotated[int, Field(ge=0, strict=True)] = 0
+    evidence: str = ""  # what the trials showed, in words
 
 
 def _whole(value: Any) -> Any:
@@ -241,7 +244,7 @@ class Study(BaseModel):
         """Return the study as a file holds it, with every default written out."""
         content = self.model_dump(exclude={"optimizers", "schedule", "refined"}, exclude_none=True)
         if self.refined:
-            content["refined"] = [change.model_dump() for change in self.refined]
+            content["refined"] = [change.model_dump(exclude_defaults=True) for change in self.refined]
         return content | {"optimizers": {name: optimizer.spec() for name, optimizer in self.optimizers.items()}}
 
     def to_toml(self, folder: Path | None = None) -> str:
