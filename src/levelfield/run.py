@@ -19,6 +19,7 @@ from levelfield.analysis.results import Results, outcomes_of
 from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
+from levelfield.derive.rounds import Rounds
 from levelfield.errors import SearchExhausted, StaleTrials, UsageError
 from levelfield.executors import Executor, get_executor
 from levelfield.formatting import join_words
@@ -177,6 +178,12 @@ def read_pools(study: Study, store: Store) -> Results:
     return Results.of(study, trials, provenance)
 
 
+def read_tried(study: Study, store: Store, tries: int) -> Results:
+    """Return the results of the first ``tries`` points of each optimizer, feasible or not."""
+    stored = {name: _by_index(store, study.identity(name)) for name in study.optimizers}
+    return Results.of(study, {name: [stored[name][i] for i in range(tries)] for name in stored})
+
+
 def _stored_reruns(results: Results, store: Store) -> dict[str, Outcome]:
     reruns: dict[str, Outcome] = {}
     for name, outcome in results.outcomes.items():
@@ -188,18 +195,25 @@ def _stored_reruns(results: Results, store: Store) -> dict[str, Outcome]:
 
 
 def run(
-    study: Study, store: Store, executor: Executor, listener: Listener | None = None, stale: Stale | None = None
+    study: Study,
+    store: Store,
+    executor: Executor,
+    listener: Listener | None = None,
+    stale: Stale | None = None,
+    *,
+    tries: int | None = None,
 ) -> SearchExhausted | None:
     """Train until each optimizer's pool holds N feasible trials; store each trial as soon as it has finished.
 
-    Returns a SearchExhausted, rather than raising it, for optimizers whose pool cannot be filled.
+    Returns a SearchExhausted, rather than raising it, for optimizers whose pool cannot be filled. With ``tries``, train
+    that many points of each optimizer instead, feasible or not.
     """
     listener = listener or Quiet()
     settle_code(study, store, stale)
     listener.begin(study, {name: _by_index(store, study.identity(name)) for name in study.optimizers})
     shortages = []
     for name in study.optimizers:
-        if shortage := _run_optimizer(study, name, store, executor, listener):
+        if shortage := _run_optimizer(study, name, store, executor, listener, tries):
             shortages.append(shortage)
     return SearchExhausted("; ".join(shortages)) if shortages else None
 
@@ -208,7 +222,9 @@ def _by_index(store: Store, identity: str) -> dict[int, Trial]:
     return {trial.point.index: trial for trial in store.trials(identity)}
 
 
-def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, listener: Listener) -> str | None:
+def _run_optimizer(
+    study: Study, name: str, store: Store, executor: Executor, listener: Listener, tries: int | None
+) -> str | None:
     """Fill an optimizer's pool; return why if that is impossible.
 
     Counting every unfinished point as feasible tells which points the pool needs at least; only those are started, so
@@ -222,6 +238,8 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
     in_flight: set[int] = set()
 
     def upcoming() -> int | None:
+        if tries is not None:
+            return next((i for i in range(tries) if i not in statuses and i not in in_flight), None)
         index = next_missing(statuses, in_flight, study.pool)
         limit = PoolCount.of(statuses, study.pool, points).limit
         return index if index is not None and index < limit else None
@@ -241,7 +259,7 @@ def _run_optimizer(study: Study, name: str, store: Store, executor: Executor, li
             listener.advance(name, progress)
     listener.end(name)
     count = PoolCount.of(statuses, study.pool, points)
-    return None if count.full else _shortage(study, name, count)
+    return None if count.full or tries is not None else _shortage(study, name, count)
 
 
 def _train(
@@ -349,19 +367,43 @@ def refine_in_rounds(
     listener: Listener | None = None,
     stale: Stale | None = None,
 ) -> Iterator[Refinement]:
-    """Alternate search and refinement until all ranges can stay or the rounds are used up; search the last study, too.
+    """Alternate search and refinement until nothing better is found or the rounds are used up.
 
-    An optimizer whose ranges can all stay keeps its trials, because the store has them. Raises SearchExhausted if a
-    pool cannot be filled.
+    Each round yields what it tried and changed; the last refinement judges the final ranges, whose pools are full then.
+    All trials are stored, so an interrupted refinement takes the same path again without training them anew. Raises
+    SearchExhausted if a final pool cannot be filled.
     """
     if rounds < 1:
         raise UsageError(f"rounds = {rounds}: expected an integer of at least 1")
     check_pool(study)
+    if study.search == "grid":
+        yield from _refine_grid(study, rounds, store, executor, listener, stale)
+        return
+
+    def tried(version: Study) -> Results:
+        run(version, store, executor, listener, stale, tries=study.pool)
+        return read_tried(version, store, study.pool)
+
+    path = Rounds(study)
+    for _ in range(rounds):
+        if not path.open:
+            break
+        present = tried(path.study)
+        candidate = path.propose(present, tried(path.wider()))
+        yield path.decide(tried(candidate) if candidate else None)
+    if shortage := run(path.study, store, executor, listener, stale):
+        raise shortage
+    yield path.last(read(path.study, store))
+
+
+def _refine_grid(
+    study: Study, rounds: int, store: Store, executor: Executor, listener: Listener | None, stale: Stale | None
+) -> Iterator[Refinement]:
+    """Extend the lists of a grid while the best points are at their ends: a grid has no points in between."""
     for number in range(rounds + 1):
         if shortage := run(study, store, executor, listener, stale):
             raise shortage
-        results = read(study, store)
-        refinement = refine(results, propose=number < rounds)
+        refinement = refine(read(study, store), propose=number < rounds)
         yield refinement
         if refinement.study is study:
             return

@@ -134,7 +134,14 @@ def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
     return verdicts
 
 
-def judge_axes(outcome: Outcome, axes: Sequence[Axis], domains: Sequence[Hyperparameter], k: int) -> list[Boundary]:
+def judge_axes(
+    outcome: Outcome,
+    axes: Sequence[Axis],
+    domains: Sequence[Hyperparameter],
+    k: int,
+    tried: Any = None,
+    beyond: Any = (),
+) -> list[Boundary]:
     """Judge the axes of a space by the trials of a pool."""
     by_loss = _learned_nothing(outcome, [axis for axis in axes if axis.dimension.free])
     ranked = _progress(outcome) if by_loss else outcome.ranked()
@@ -303,11 +310,11 @@ def _proposal(axis: Axis, domain: Hyperparameter, place: Place, good: Sequence[V
     margin = max(0.5, (high - low) / 2) if log else max(0.1 * width, (high - low) / 2)
     new_low = first - step if place is Place.LOWER else max(first, low - margin)
     new_high = last + step if place is Place.UPPER else min(last, high + margin)
-    rounded_low, rounded_high = _rounded(old, new_low, new_high, log)
+    rounded_low, rounded_high = rounded_ends(old, new_low, new_high, log)
     # An end that stays is not rounded: inward, that could cut off good trials; outward, it would widen the range.
     rounded_low = float(old.ends[0]) if new_low == first else rounded_low
     rounded_high = float(old.ends[-1]) if new_high == last else rounded_high
-    lowest, highest = _limits(axis, domain)
+    lowest, highest = limits(axis, domain)
     lowest = lowest if place is Place.LOWER else max(lowest, float(old.ends[0]))
     highest = highest if place is Place.UPPER else min(highest, float(old.ends[-1]))
     ends = max(rounded_low, lowest), min(rounded_high, highest)
@@ -320,7 +327,7 @@ def _proposal(axis: Axis, domain: Hyperparameter, place: Place, good: Sequence[V
     return new if moved and new != old else None
 
 
-def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
+def rounded_ends(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
     """Round outward: to half-decades, to integers, or to two digits of the old range's width."""
     if log:
         # A little beyond a round number counts as that number.
@@ -332,7 +339,7 @@ def _rounded(old: Dimension, low: float, high: float, log: bool) -> tuple[float,
     return round(math.floor(low / unit + 1e-9) * unit, 12), round(math.ceil(high / unit - 1e-9) * unit, 12)
 
 
-def _limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:
+def limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:
     """Return the values between which the axis's coordinate must stay."""
     if axis.one_minus:
         return max(CLOSEST_TO_1, 1 - domain.high), min(1.0, 1 - domain.low)
@@ -350,7 +357,7 @@ def _longer_choice(axis: Axis, domain: Hyperparameter, place: Place) -> Dimensio
     end, neighbor = (values[0], values[1]) if place is Place.LOWER else (values[-1], values[-2])
     beyond = end * end / neighbor if min(values) > 0 else 2 * end - neighbor
     beyond = float(f"{beyond:.3g}")
-    lowest, highest = _limits(axis, domain)
+    lowest, highest = limits(axis, domain)
     if not lowest <= beyond <= highest:
         return None
     old = axis.dimension.ends

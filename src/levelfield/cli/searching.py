@@ -43,7 +43,8 @@ def refine(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="The new study.  [default: NAME_refined.toml]")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(metavar="n", min=1, help="Alternate search and refinement up to this many times.")
+        int | None,
+        typer.Option(metavar="n", min=1, help="Search and refine up to n times, with trials beyond the ranges."),
     ] = None,
     slots: Slots = "auto",
     executor: Executor = "local",
@@ -107,7 +108,7 @@ def _refine_in_rounds(
             try:
                 for refinement in run.refine_in_rounds(study, rounds, opened, chosen, progress, stale):
                     refinements.append(refinement)
-                    _print_refinement(refinement, quiet)
+                    _print_refinement(refinement, quiet, number=len(refinements))
             except SearchExhausted as error:
                 if not refinements:
                     raise
@@ -254,11 +255,18 @@ def _expected(entry: "Entry") -> dict[str, Any]:
     return vars(outcome.best(entry.k)) | ({report: outcome.best(entry.k, report).mean} if report else {})
 
 
-def _print_refinement(refinement: "Refinement", quiet: bool) -> None:
+def _print_refinement(refinement: "Refinement", quiet: bool, number: int = 0) -> None:
+    """Print what a round tried, or the verdicts on all ranges."""
     print_caveats(refinement.results, apart=quiet)
     if quiet:
         return
-    typer.echo(f"{refinement.results.study.name}:")
+    name = refinement.results.study.name
+    if refinement.attempts:
+        typer.echo(f"round {number}, {name}:")
+        for attempt in refinement.attempts:
+            typer.echo(f"  {attempt}")
+        return
+    typer.echo(f"{name}:")
     for boundary in refinement.boundaries:
         if boundary.place != "fixed":
             typer.echo(f"  {boundary}")
@@ -275,5 +283,8 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def _as_dict(refinement: "Refinement") -> dict[str, Any]:
-    boundaries = [boundary.as_dict() for boundary in refinement.boundaries]
-    return {"study": refinement.results.study.name, "boundaries": boundaries}
+    return {
+        "study": refinement.results.study.name,
+        "attempts": [attempt.as_dict() for attempt in refinement.attempts],
+        "boundaries": [boundary.as_dict() for boundary in refinement.boundaries],
+    }

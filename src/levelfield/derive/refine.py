@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from levelfield.analysis.boundaries import FEWEST, Boundary, boundaries
+from levelfield.analysis.intervals import Interval
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
+from levelfield.formatting import P_VALUE_DIGITS, format_metric, format_range, join_words, pluralize
+from levelfield.space import Dimension
 from levelfield.study import Refined, Study, optimizer_table
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a round tried for an optimizer outside its present ranges, and what it gave."""
+
+    optimizer: str
+    ranges: Mapping[str, Dimension]  # that were tried instead of the present ones, by axis; empty for none
+    outside: int  # trials in wider ranges
+    decades: float  # by which log ranges were widened for them
+    kept: bool = False
+    p_value: float = math.nan  # of the lead of the new ranges over the present ones
+    k: int = 0
+    metric: str = ""
+    before: Interval | None = None  # the median best of k with the present ranges
+    after: Interval | None = None
+
+    @property
+    def outcome(self) -> str:
+        """What the trials showed, in words."""
+        decades = f"{self.decades:g} decade{'s' if self.decades != 1 else ''}"
+        searched = f"{pluralize(self.outside, 'trial')} up to {decades} beyond the ranges"
+        if not self.before or not self.after:
+            return f"{searched} gave nothing to try"
+        was, now = (format_metric(self.metric, median) for median in (self.before.median, self.after.median))
+        chance = "" if math.isnan(self.p_value) else f" (p = {self.p_value:.{P_VALUE_DIGITS}g})"
+        verdict = f"median best of {self.k} {'improved' if self.kept else 'did not improve'}: {was} → {now}{chance}"
+        return f"{verdict}, after {searched}"
+
+    def __str__(self) -> str:
+        if not self.ranges:
+            return f"{self.optimizer}: {self.outcome}."
+        tried = join_words([f"{key} = {format_range(range_)}" for key, range_ in self.ranges.items()])
+        return f"{self.optimizer}: {'changed to' if self.kept else 'tried'} {tried}: {self.outcome}."
+
+    def as_dict(self) -> dict[str, Any]:
+        ends = {"before": self.before, "after": self.after}
+        return {
+            "optimizer": self.optimizer,
+            "ranges": {key: range_.spec() for key, range_ in self.ranges.items()},
+            "outside": self.outside,
+            "decades": self.decades,
+            "kept": self.kept,
+            "p_value": self.p_value,
+        } | {name: vars(end) if end else None for name, end in ends.items()}
 
 
 @dataclass(frozen=True)
@@ -19,6 +68,7 @@ class Refinement:
     results: Results
     boundaries: list[Boundary]
     study: Study
+    attempts: Sequence[Attempt] = ()  # what a round tried outside the ranges
 
     @property
     def changes(self) -> list[Boundary]:
@@ -56,7 +106,7 @@ def refine(results: Results, name: str | None = None, *, propose: bool = True) -
             )
         )
     tables = {optimizer: optimizer_table(study.optimizer(optimizer), ranges[optimizer]) for optimizer in ranges}
-    refined = _with_spaces(study, tables).replace(name=name or _next_name(study.name), refined=log)
+    refined = with_spaces(study, tables).replace(name=name or next_name(study.name), refined=log)
     return replace(refinement, study=refined)
 
 
@@ -80,7 +130,7 @@ def _check_full(results: Results, optimizer: str) -> None:
         )
 
 
-def _with_spaces(study: Study, tables: Mapping[str, Any]) -> Study:
+def with_spaces(study: Study, tables: Mapping[str, Any]) -> Study:
     """Return the study with other spaces. A pool that was the whole grid is the whole new grid."""
     if study.search != "grid":
         return study.replace(optimizers=tables)
@@ -92,9 +142,9 @@ def _with_spaces(study: Study, tables: Mapping[str, Any]) -> Study:
     return study.replace(optimizers=tables, pool=pool, trials=min(study.trials, pool))
 
 
-def _next_name(name: str) -> str:
+def next_name(name: str) -> str:
     """
-    >>> _next_name("mine"), _next_name("mine_refined"), _next_name("mine_refined2")
+    >>> next_name("mine"), next_name("mine_refined"), next_name("mine_refined2")
     ('mine_refined', 'mine_refined2', 'mine_refined3')
     """
     base, mark, number = name.rpartition("_refined")

@@ -1,0 +1,291 @@
+"""Refinement in rounds: run trials outside the present ranges, and change ranges only if trials show it pays.
+
+Each round of an optimizer has three steps:
+
+1. Trials in wider ranges, on all axes at once, because hyperparameters make up for each other.
+2. A surrogate of all its trials so far proposes ranges, if it expects a clear gain. As long as nothing has changed,
+   they are at least as wide as the present ones: a narrower space always looks better, so that is no reason to move.
+3. As many trials in the proposed ranges as in the present ones. They decide.
+
+A round that finds nothing better looks farther next time; two in a row end the optimizer's search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from levelfield.analysis.boundaries import FEWEST, Boundary, judge_axes, limits, rounded_ends
+from levelfield.analysis.intervals import interval
+from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.permutation import p_value
+from levelfield.analysis.results import Results
+from levelfield.analysis.surrogate import Box, BoxSearch, Surrogate, Widths, positions, present_box
+from levelfield.derive.refine import Attempt, Refinement, next_name, with_spaces
+from levelfield.space import Axis, Choice, Dimension, Integer, Log, dimension
+from levelfield.study import Refined, Study, optimizer_table
+from levelfield.trial import Trial
+from levelfield.usual import usual_interval
+
+FIRST_LOOK = 2.0  # decades beyond a log range in the first round
+FARTHER = 1.0  # further decades after a round that found nothing better
+NEARBY = 1.0  # decades once a range has changed
+TRIES = 2  # rounds in a row without anything better that end an optimizer's search
+CLEAR_GAIN = 0.1  # expected gain that is worth trials, in standard deviations of the ranks' normal scores
+CONVINCING = 0.2  # p-value below which a first change is kept: the surrogate has already chosen the ranges
+AGAIN = 0.4  # the same for further changes
+_LEAST_DECADES = 1.0  # width of a log range
+_LEAST_SHARE = 0.25  # width of another range, relative to where trials were run
+_WIDEST = 3  # times the least width, for ranges that are narrowed
+
+
+@dataclass
+class _Search:
+    """What is known about an optimizer's ranges."""
+
+    known: dict[tuple[str, int], Trial] = field(default_factory=dict)  # trials of all rounds, by identity and index
+    outside: list[tuple[Sequence[Axis], Sequence[Trial]]] = field(default_factory=list)  # wider ranges, their trials
+    moved: bool = False
+    failures: int = 0  # rounds in a row without anything better
+
+    @property
+    def trials(self) -> list[Trial]:
+        return list(self.known.values())
+
+    def learn(self, results: Results, name: str) -> None:
+        identity = results.study.identity(name)
+        self.known |= {(identity, trial.point.index): trial for trial in results.trials[name]}
+
+    @property
+    def done(self) -> bool:
+        return self.failures >= TRIES
+
+    @property
+    def decades(self) -> float:
+        return NEARBY if self.moved else FIRST_LOOK + FARTHER * self.failures
+
+
+class Rounds:
+    """The state of a refinement in rounds. It trains nothing: it says what to train, and is told the trials."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._searches = {name: _Search() for name in study.optimizers if study.optimizer(name).space.free}
+        self._results: Results | None = None
+        self._proposed: dict[str, dict[str, Dimension]] = {}
+
+    @property
+    def open(self) -> list[str]:
+        """The optimizers whose ranges are still being looked for."""
+        return [name for name, search in self._searches.items() if not search.done]
+
+    def wider(self) -> Study:
+        """Return the study with wider ranges for the optimizers that are still open."""
+        tables = {}
+        for name in self.open:
+            ranges = self.study.optimizer(name).space.spec()
+            for axis in self.study.optimizer(name).space.free:
+                ranges[axis.key] = _widened(self.study, name, axis, self._searches[name].decades).spec()
+            tables[name] = optimizer_table(self.study.optimizer(name), ranges)
+        return self.study.replace(name=f"{self.study.name}_wider", optimizers=tables, refined=())
+
+    def propose(self, results: Results, outside: Results) -> Study | None:
+        """Return the study with ranges to try, after trials in the present and in the wider ranges; None for none."""
+        self._results, self._proposed = results, {}
+        for name in self.open:
+            search = self._searches[name]
+            search.learn(results, name)
+            search.learn(outside, name)
+            search.outside.append((outside.study.optimizer(name).space.free, outside.trials[name]))
+            self._proposed[name] = self._ranges(name, search)
+        names = [name for name in self.open if self._proposed[name]]
+        return self._with_proposals(names, ()) if names else None
+
+    def decide(self, candidates: Results | None) -> Refinement:
+        """Keep the proposed ranges that turned out better; ``candidates`` are the results of the proposed study."""
+        assert self._results
+        attempts = []
+        for name in self.open:
+            search, ranges = self._searches[name], self._proposed[name]
+            attempt = Attempt(name, ranges, len(search.outside[-1][1]), search.decades)
+            if ranges and candidates:
+                before, after = self._results.outcome(name), candidates.outcome(name)
+                search.learn(candidates, name)
+                attempt = _judged(attempt, before, after, self._results.k(), AGAIN if search.moved else CONVINCING)
+            search.failures = 0 if attempt.kept else search.failures + 1
+            search.moved |= attempt.kept
+            attempts.append(attempt)
+        kept = [attempt for attempt in attempts if attempt.kept]
+        verdicts = self._boundaries(self._results, {attempt.optimizer: attempt.ranges for attempt in kept})
+        refined = self._with_proposals([attempt.optimizer for attempt in kept], self._log(verdicts, kept))
+        refinement = Refinement(self._results, verdicts, refined if kept else self.study, attempts)
+        self.study = refinement.study
+        return refinement
+
+    def last(self, results: Results) -> Refinement:
+        """Return the verdicts on the ranges as they are now."""
+        return Refinement(results, self._boundaries(results, {}), self.study)
+
+    def _ranges(self, name: str, search: _Search) -> dict[str, Dimension]:
+        """Return the ranges to try: those that the surrogate proposes, and choices that should go on."""
+        assert self._results
+        axes, outcome = self.study.optimizer(name).space.free, self._results.outcome(name)
+        proposals = _proposed(self.study, name, axes, search, outcome, self._results.k())
+        for verdict in self._verdicts(self._results, name):
+            if isinstance(verdict.axis.dimension, Choice) and verdict.proposal:
+                proposals[verdict.axis.key] = verdict.proposal
+        return proposals
+
+    def _boundaries(self, results: Results, ranges: Mapping[str, Mapping[str, Dimension]]) -> list[Boundary]:
+        """Judge all ranges, and note which ones they are replaced with."""
+        verdicts = [verdict for name in results.outcomes for verdict in self._verdicts(results, name)]
+        return [
+            replace(verdict, proposal=ranges.get(verdict.optimizer, {}).get(verdict.axis.key)) for verdict in verdicts
+        ]
+
+    def _verdicts(self, results: Results, name: str) -> list[Boundary]:
+        axes = tuple(self.study.optimizer(name).space)
+        domains = [self.study.domain(name, axis.name) for axis in axes]
+        tried, beyond = results.trials[name], self._around(name)
+        return judge_axes(results.outcome(name), axes, domains, results.k(), tried=tried, beyond=beyond)
+
+    def _around(self, name: str) -> Sequence[Trial]:
+        """Return the latest trials in wider ranges that hold the present ones."""
+        if name not in self._searches:
+            return ()
+        inner = present_box(self.study.optimizer(name).space.free)
+        for axes, trials in reversed(self._searches[name].outside):
+            outer = present_box(axes)
+            if (outer[:, 0] <= inner[:, 0] + 1e-9).all() and (inner[:, 1] <= outer[:, 1] + 1e-9).all():
+                return trials
+        return ()
+
+    def _with_proposals(self, names: Iterable[str], log: Sequence[Refined]) -> Study:
+        tables = {name: self.study.optimizer(name).spec() for name in self.study.optimizers}
+        for name in names:
+            ranges = self.study.optimizer(name).space.spec()
+            ranges |= {key: range_.spec() for key, range_ in self._proposed[name].items()}
+            tables[name] = optimizer_table(self.study.optimizer(name), ranges)
+        changed = with_spaces(self.study, tables)
+        return changed.replace(name=next_name(self.study.name), refined=[*self.study.refined, *log])
+
+    def _log(self, verdicts: Sequence[Boundary], kept: Sequence[Attempt]) -> list[Refined]:
+        evidence = {attempt.optimizer: attempt for attempt in kept}
+        log = []
+        for verdict in verdicts:
+            if not verdict.proposal:
+                continue
+            name, key = verdict.optimizer, verdict.axis.key
+            search = self._searches[name]
+            wider = {axis.key: axis.dimension.spec() for axis in search.outside[-1][0]}
+            log.append(
+                Refined(
+                    study=self.study.name,
+                    optimizer=name,
+                    axis=key,
+                    before=verdict.axis.dimension.spec(),
+                    after=verdict.proposal.spec(),
+                    verdict=verdict.place.value,
+                    trials=len(search.trials),
+                    outside=wider[key],
+                    outside_trials=len(search.outside[-1][1]),
+                    evidence=evidence[name].outcome,
+                )
+            )
+        return log
+
+
+def _widened(study: Study, name: str, axis: Axis, decades: float) -> Dimension:
+    """Return a range extended on both sides: log ranges by decades, others by half their width within usual values."""
+    if isinstance(axis.dimension, Choice):
+        return axis.dimension
+    lowest, highest = limits(axis, study.domain(name, axis.name))
+    low, high = (float(end) for end in axis.dimension.ends)
+    if isinstance(axis.dimension, Log):
+        ends = [float(f"{low / 10**decades:.3g}"), float(f"{high * 10**decades:.3g}")]
+    else:
+        usual = usual_interval(study, name, axis) or (-math.inf, math.inf)
+        margin = (high - low) / 2
+        ends = [min(low, max(low - margin, usual[0])), max(high, min(high + margin, usual[1]))]
+    return _dimension(axis, max(ends[0], lowest), min(ends[1], highest))
+
+
+def _dimension(axis: Axis, low: float, high: float) -> Dimension:
+    """Return a range of the axis's kind."""
+    ends: list[Any] = [low, high]
+    if isinstance(axis.dimension, Integer):
+        ends = [math.ceil(low), math.floor(high)]
+    return dimension({next(iter(axis.dimension.spec())): ends})
+
+
+def _proposed(
+    study: Study, name: str, axes: Sequence[Axis], search: _Search, outcome: Outcome, k: int
+) -> dict[str, Dimension]:
+    """Return the ranges to try instead of the present ones; empty if the surrogate expects no clear gain."""
+    trials = search.trials
+    places = positions(axes, [trial.point.hyperparameters for trial in trials])
+    known = np.isfinite(places).all(axis=1)
+    values = _values(trials, outcome)
+    if known.sum() < FEWEST or len(np.unique(values[known])) < 2:
+        return {}
+    present = present_box(axes)
+    reach = np.stack([places[known].min(axis=0), places[known].max(axis=0)], axis=1)
+    reach = np.stack([np.minimum(reach[:, 0], present[:, 0]), np.maximum(reach[:, 1], present[:, 1])], axis=1)
+    box, gain = BoxSearch(Surrogate(places, values), axes, reach, k).best(
+        present, _widths(axes, present, reach, search.moved)
+    )
+    if not search.moved and gain < CLEAR_GAIN:
+        return {}
+    changed = [i for i in range(len(axes)) if not np.allclose(box[i], present[i])]
+    ranges = {axes[i].key: _range(study, name, axes[i], box[i], present[i]) for i in changed}
+    by_key = {axis.key: axis for axis in axes}
+    return {key: range_ for key, range_ in ranges.items() if range_ != by_key[key].dimension}
+
+
+def _values(trials: Sequence[Trial], outcome: Outcome) -> np.ndarray:
+    """Return the selection metric with the sign that makes lower better; infinity for infeasible trials."""
+    feasible = np.array([trial.feasible for trial in trials])
+    return np.where(feasible, replace(outcome, pool=trials).ranked(), np.inf)
+
+
+def _widths(axes: Sequence[Axis], present: Box, reach: Box, moved: bool) -> Widths:
+    least = np.array(
+        [
+            _LEAST_DECADES if isinstance(axis.dimension, Log) else _LEAST_SHARE * (high - low)
+            for axis, (low, high) in zip(axes, reach, strict=True)
+        ]
+    )
+    width = present[:, 1] - present[:, 0]
+    if moved:
+        return Widths(least, np.maximum(_WIDEST * least, width))
+    return Widths(np.maximum(width, least), np.maximum(width, least) + least)
+
+
+def _range(study: Study, name: str, axis: Axis, box: np.ndarray, present: np.ndarray) -> Dimension:
+    """Return a range with round ends; an end that stays is not rounded."""
+    lowest, highest = limits(axis, study.domain(name, axis.name))
+    log = isinstance(axis.dimension, Log)
+    ends = rounded_ends(axis.dimension, float(box[0]), float(box[1]), log)
+    old = [float(end) for end in axis.dimension.ends]
+    low, high = (
+        before if math.isclose(now, was) else end for before, now, was, end in zip(old, box, present, ends, strict=True)
+    )
+    return _dimension(axis, max(low, lowest), min(high, highest))
+
+
+def _judged(attempt: Attempt, before: Outcome, after: Outcome, k: int, convincing: float) -> Attempt:
+    """Compare the proposed ranges with the present ones by their trials."""
+    p, sign = math.nan, before.metrics[before.select].sign
+    if len(after.pool) < FEWEST:
+        kept = False
+    elif len(before.pool) < FEWEST:
+        kept = True
+    else:
+        p = p_value(after.ranked(), before.ranked(), k)
+        kept = p < convincing
+    now, was = (interval(outcome.ranked(), k).times(sign) for outcome in (after, before))
+    return replace(attempt, kept=kept, p_value=p, k=k, metric=before.select, before=was, after=now)
