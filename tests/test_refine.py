@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FormulaExecutor
+from fakes import FormulaExecutor, Interrupted
 from helpers import make_study
 
 import levelfield as lf
@@ -221,33 +221,72 @@ def test_an_invalid_log_is_refused():
 FAR = {"sgd": -3.0, "momentum": 3.3}
 
 
+def final_rate(refinement: Refinement, name: str = "momentum") -> tuple[float, float]:
+    low, high = refinement.study.optimizer(name).space.spec()["learning_rate"]["log"]
+    return math.log10(low), math.log10(high)
+
+
 def test_rounds_converge_to_the_optimum(store):
     """The optimum is five decades away at first."""
-    loss = rate_at(FAR, floor=0.5)
-    *_, last = refine_in_rounds(study_of(), 5, store, formula(loss))
-    low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
-    assert low < 10 ** FAR["momentum"] < high
-    assert math.log10(high / low) <= 4
+    *_, last = refine_in_rounds(study_of(), 6, store, formula(rate_at(FAR, floor=0.5)))
+    low, high = final_rate(last)
+    assert low < FAR["momentum"] + 0.5
+    assert FAR["momentum"] - 0.5 < high
+    assert high - low <= 4
     first, final = (lf.Comparison.load(study, store).outcome("momentum").best(8) for study in (study_of(), last.study))
     assert first.mean > 4.5
     assert final.mean < 0.3
+    assert last.study.optimizer("sgd") == study_of().optimizer("sgd")  # its rates were good
 
 
-def test_rounds_end_when_all_ranges_can_stay(store):
+def test_ranges_that_make_up_for_each_other_move_together(store):
+    """Only the product of rate and 1 − momentum matters, and one axis alone cannot reach a good one."""
+
+    def loss(name: str, at: Mapping[str, Any]) -> float:
+        return abs(math.log10(at["learning_rate"] / (1 - at["momentum"])) - 4.0)
+
+    study = study_of({"momentum": MOMENTUM | {"one_minus_momentum": {"log": [1e-1, 1e0]}}})
+    *_, last = refine_in_rounds(study, 4, store, formula(loss))
+    assert last.results.outcome("momentum").best(8).mean < 0.3
+
+
+def test_a_space_whose_trials_all_diverge_recovers(store):
+    def loss(name: str, at: Mapping[str, Any]) -> float:
+        rate = math.log10(at["learning_rate"])
+        return math.inf if rate > -4.2 else abs(rate + 5)
+
+    *_, last = refine_in_rounds(study_of({"sgd": SGD}), 4, store, formula(loss))
+    assert last.results.complete
+    assert last.results.outcome("sgd").best(8).mean < 0.3
+
+
+def test_rounds_end_when_nothing_better_is_found(store):
     *earlier, last = refine_in_rounds(study_of(), 50, store, formula(rate_at(FAR, floor=0.5)))
-    assert 2 <= len(earlier) < 8
-    assert all(refinement.changes for refinement in earlier)
+    assert 3 <= len(earlier) < 10
     assert last.changes == []
     assert last.study is last.results.study
     assert last.results.complete
     with lf.Store.open("sqlite://") as other:
-        (only,) = refine_in_rounds(study_of(), 50, other, SAME)
-    assert only.study.name == "mine"
+        *earlier, last = refine_in_rounds(study_of(), 50, other, SAME)
+    assert len(earlier) == 2
+    assert last.study.name == "mine"
+
+
+def test_noise_alone_rarely_changes_a_range():
+    """20 searches in which no hyperparameter matters, as in a space that is good already."""
+    changed = 0
+    for seed in range(10):
+        with lf.Store.open("sqlite://") as store:
+            study = study_of(seed=seed)
+            *_, last = refine_in_rounds(study, 4, store, formula(lambda name, at: 1.0, noise=1.0))
+            changed += len({(change.optimizer, change.axis) for change in last.study.refined})
+    axes = 10 * (3 + 4)
+    assert changed <= 0.05 * axes
 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_there_are_no_more_rounds_than_asked_for(store, most):
-    """The last refinement is searched but not refined again."""
+    """The last study is searched but not refined again."""
     refinements = list(refine_in_rounds(study_of(), most, store, formula(rate_at(FAR))))
     assert len(refinements) == most + 1
     assert [refinement.results.study.name for refinement in refinements] == ["mine", "mine_refined", "mine_refined2"][
@@ -256,19 +295,64 @@ def test_there_are_no_more_rounds_than_asked_for(store, most):
     last = refinements[-1]
     assert last.study is last.results.study is refinements[-2].study
     assert last.results.complete
-    assert last.changes  # another round would change more
     assert len({change.study for change in last.study.refined}) == most
+
+
+def test_the_log_of_rounds_says_what_was_tried_and_what_it_gave(store):
+    first, *_ = refine_in_rounds(study_of(), 1, store, formula(rate_at(FAR, floor=0.7)))
+    attempts = {attempt.optimizer: attempt for attempt in first.attempts}
+    assert not attempts["sgd"].kept
+    kept = attempts["momentum"]
+    assert kept.kept
+    assert kept.outside == POOL
+    assert kept.p_value < 0.01
+    assert kept.after.median < kept.before.median
+    assert str(kept).startswith("momentum: changed to learning_rate = log [")
+    assert "after 24 trials up to 2 decades beyond the ranges." in str(kept)
+    entries = [entry for entry in first.study.refined if entry.axis == "learning_rate"]
+    (entry,) = entries
+    assert entry.outside == {"log": [1e-6, 1.0]}
+    assert (entry.trials, entry.outside_trials) == (3 * POOL, POOL)
+    assert entry.evidence == kept.outcome
+    assert lf.Study(**first.study.spec()).refined == first.study.refined
+    assert kept.as_dict()["ranges"]["learning_rate"] == entry.after
+
+
+def test_ranges_that_are_no_better_are_not_kept(store):
+    """Outside, a few trials look good by luck."""
+    loss = rate_at({"sgd": -3.0, "momentum": -3.0}, floor=1.0)
+    for refinement in refine_in_rounds(study_of(), 3, store, formula(loss, noise=2.0)):
+        for attempt in refinement.attempts:
+            assert attempt.kept == (attempt.optimizer in {change.optimizer for change in refinement.changes})
+            if attempt.ranges and not attempt.kept:
+                assert attempt.p_value >= 0.2
+                assert "tried" in str(attempt)
 
 
 def test_rounds_train_only_what_is_new(store):
     executor = formula(rate_at(FAR, floor=0.7))
     first = list(refine_in_rounds(study_of(), 2, store, executor))
-    assert len(set(executor.trained)) == len(executor.trained) == 4 * POOL  # momentum in three spaces, sgd in one
-    assert {study for study, name, _ in executor.trained if name == "sgd"} == {"mine"}
+    assert len(set(executor.trained)) == len(executor.trained)
+    # momentum: three spaces and two wider ones; sgd: one space and two wider ones
+    assert len(executor.trained) == 8 * POOL
     again = formula(rate_at(FAR, floor=0.7))
     second = list(refine_in_rounds(study_of(), 2, store, again))
     assert again.trained == []
     assert [refinement.study.spec() for refinement in second] == [refinement.study.spec() for refinement in first]
+
+
+@pytest.mark.parametrize("stretches", [30, 100, 170])
+def test_an_interrupted_refinement_takes_the_same_path(store, stretches):
+    loss = rate_at(FAR, floor=0.7)
+    expected = [refinement.study.spec() for refinement in refine_in_rounds(study_of(), 2, store, formula(loss))]
+    with lf.Store.open("sqlite://") as other:
+        executor = formula(loss)
+        executor.stretches = stretches
+        with pytest.raises(Interrupted):
+            list(refine_in_rounds(study_of(), 2, other, executor))
+        assert executor.trained
+        resumed = refine_in_rounds(study_of(), 2, other, formula(loss))
+        assert [refinement.study.spec() for refinement in resumed] == expected
 
 
 def test_rounds_come_one_at_a_time(store):
@@ -276,9 +360,14 @@ def test_rounds_come_one_at_a_time(store):
     executor = formula(rate_at(FAR, floor=0.7))
     refinements = refine_in_rounds(study_of(), 3, store, executor)
     assert isinstance(next(refinements), Refinement)
-    assert len(executor.trained) == 2 * POOL
-    next(refinements)
-    assert len(executor.trained) == 3 * POOL
+    assert len(executor.trained) == 5 * POOL  # both spaces, both wider, and momentum's new ranges
+
+
+def test_a_grid_is_refined_in_rounds_by_its_ends(store):
+    grid = {"sgd": {"learning_rate": {"choice": [1e-4, 1e-3, 1e-2, 1e-1, 1e0]}}}
+    study = study_of(grid, search="grid", schedule={"kind": "constant"}, pool=5, trials=2)
+    *_, last = refine_in_rounds(study, 3, store, formula(rate_at({"sgd": 1.0})))
+    assert 1e1 in last.study.optimizer("sgd").space.spec()["learning_rate"]["choice"]
 
 
 def test_invalid_rounds_are_refused(store):
@@ -303,10 +392,10 @@ def test_the_report_shows_initial_and_final_ranges(store, tmp_path):
     low, high = last.study.optimizer("momentum").space.spec()["learning_rate"]["log"]
     assert low > 1e-4
     assert rate.range == f"log [{low:g}, {high:g}]"
-    assert len(rows) > 1
+    changed = {(change.optimizer, change.axis) for change in last.study.refined}
+    assert len(rows) > len(changed)
     for key, row in rows.items():
-        if key != ("momentum", "learning_rate"):
-            assert row.initial == row.range
+        assert (row.initial == row.range) == (key not in changed)
     page = lf.Comparison(last.results).write_report(tmp_path / "report.html").read_text("utf-8")
     assert rate.initial in page
     assert rate.range in page
