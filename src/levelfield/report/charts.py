@@ -14,8 +14,8 @@ from typing import Any
 
 import altair as alt
 
-from levelfield.formatting import METRIC_DIGITS, SHARE_DECIMALS, is_share
-from levelfield.space import Axis, Choice
+from levelfield.formatting import METRIC_DIGITS, SHARE_DECIMALS, format_number, is_share
+from levelfield.space import Axis, Choice, Integer, Log
 
 # Okabe and Ito's palette, which color-blind readers can tell apart on white and on black; it repeats after eight.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8a8a8a", "#B8A900")
@@ -23,6 +23,7 @@ GRAY = "#8a8a8a"
 ROWS = alt.NamedData(name="rows")
 COORDINATE_DIGITS = 6  # of a hyperparameter on an axis
 ESTIMATE = ("mean", "low", "high")
+_ROOM = 0.05  # of a range, beyond its borders
 
 
 def color(number: int) -> str:
@@ -257,6 +258,25 @@ def sweep(names: Names, x: alt.X, y: alt.Y, tooltip: Sequence[alt.Tooltip]) -> A
     bars = base.mark_rule(opacity=0.35).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
     lines = base.mark_line(strokeWidth=2, point=True).encode(tooltip=[name_tooltip(), *tooltip])
     return (bars + lines).properties(width=320, height=230)
+
+
+def coordinate_axis(field: str, axis: Axis) -> alt.X:
+    """Return the axis of a hyperparameter: its range with a little room beyond the borders, or its choices."""
+    title = axis_title(axis)
+    if is_choice(axis):
+        choices = Names(field, tuple(format_number(value) for value in axis.dimension.ends))
+        scale = alt.Scale(domain=list(choices.numbers))
+        return alt.X(f"{field}:N", title=title, scale=scale, axis=choices.axis(labelAngle=0))
+    low, high = (float(end) for end in axis.dimension.ends)
+    if isinstance(axis.dimension, Log):
+        room = (high / low) ** _ROOM
+        scale = alt.Scale(type="log", domain=[low / room, high * room], nice=False)
+        return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(format="~e", tickCount=4, grid=False))
+    room = _ROOM * (high - low)
+    scale = alt.Scale(domain=[low - room, high + room], nice=False)
+    least = 1 if isinstance(axis.dimension, Integer) else alt.Undefined
+    ticks = alt.Axis(format="~g", tickCount=4, tickMinStep=least, grid=False)
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=ticks)
 
 
 def axis_title(axis: Axis) -> str:

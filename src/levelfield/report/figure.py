@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -133,6 +134,20 @@ def axis_end(outcome: Outcome, metric: str) -> float:
         return float(finals.min())
     median = float(np.median(finals))
     return min(float(finals.max()), SPAN * median if median > 0 else math.inf)
+
+
+def file_name(name: str, names: Sequence[str]) -> str:
+    """Return a name as part of a file's, different from those of the other names.
+
+    >>> file_name("adam", ["adam", "a/b"]), file_name("a/b", ["a b", "a/b"])
+    ('adam', 'a_b-1')
+    """
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^A-Za-z0-9.-]", "_", name)[:40]
+
+    alike = [other for other in names if plain(other).lower() == plain(name).lower()]
+    return plain(name) if len(alike) == 1 else f"{plain(name)}-{names.index(name)}"
 
 
 def packed(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
 from levelfield.report.narrative import code_sentences
 from levelfield.report.spaces import space_tables
-from levelfield.study import Study
+from levelfield.study import Refined, Study
 from levelfield.taxonomy.order import inclusions
 from levelfield.workloads import get_workload
 
@@ -62,9 +62,12 @@ def _search(results: Results) -> Iterator[str]:
             f"{study.seed}), following Choi et al. (2020)."
         )
     yield "The search spaces are listed below."
-    if study.refined:
-        earlier = join_words(list(dict.fromkeys(change.study for change in study.refined)))
-        yield f"{pluralize(len(study.refined), 'range')} of them had been changed after earlier searches ({earlier})."
+    if changes := [change for change in study.refined if change.optimizer in study.optimizers]:
+        changed = pluralize(len({(change.optimizer, change.axis) for change in changes}), "range")
+        earlier = join_words(list(dict.fromkeys(change.study for change in changes)))
+        outside = _outside_trials(changes)
+        beyond = f", after {pluralize(outside, 'trial')} outside the ranges" if outside else ""
+        yield f"{changed} of them had been changed after earlier searches ({earlier}){beyond}."
     pools = sorted({len(outcome.pool) for outcome in results.outcomes.values()})
     if pools == [study.pool]:
         yield f"The pool of each optimizer holds its first {pluralize(study.pool, 'feasible trial')}."
@@ -78,6 +81,15 @@ def _search(results: Results) -> Iterator[str]:
         yield f"Infeasible trials were left out and replaced by the next points: {join_words(counts)}."
     else:
         yield "All trials were feasible."
+
+
+def _outside_trials(changes: Sequence[Refined]) -> int:
+    """Return how many trials were run outside the ranges; those of an optimizer's round are counted once."""
+    counts: dict[tuple[str, str], int] = {}
+    for change in changes:
+        key = (change.study, change.optimizer)
+        counts[key] = max(counts.get(key, 0), change.outside_trials)
+    return sum(counts.values())
 
 
 def _statistics(results: Results) -> Iterator[str]:

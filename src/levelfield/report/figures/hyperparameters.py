@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,13 +21,13 @@ from levelfield.report.figure import (
     axis_coordinate,
     axis_end,
     drawn_number,
+    file_name,
     is_maximized,
     optimizer_names,
 )
-from levelfield.space import Axis, Log
+from levelfield.space import Axis
 
 PLACE = 70
-_ROOM = 0.05  # of a range, beyond its borders
 
 
 def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
@@ -96,7 +95,7 @@ def _chart(field: str, axis: Axis, names: Names) -> Any:
     coordinate = alt.Tooltip(f"{field}:Q", title=axis.key, format=".3~g")
     # Altair copies a chart for each call: encodings come last, there are many of these charts.
     encodings = {
-        "x": _x(field, axis),
+        "x": charts.coordinate_axis(field, axis),
         "y": charts.metric_axis(alt.Y, "value"),
         "opacity": charts.conditional(alt.OpacityValue, 0.8, 0.12, test="datum.kept"),
         "tooltip": [
@@ -115,34 +114,3 @@ def _chart(field: str, axis: Axis, names: Names) -> Any:
         layers.append(borders.encode(x=alt.X(f"{field}:Q")))
     points = feasible.encode(color=names.color(legend=False), **encodings)
     return alt.layer(points, *layers, width=190, height=140)
-
-
-def _x(field: str, axis: Axis) -> alt.X:
-    """Return the axis of a hyperparameter: its range with a little room beyond the borders."""
-    title = charts.axis_title(axis)
-    if charts.is_choice(axis):
-        choices = Names(field, tuple(format_number(value) for value in axis.dimension.ends))
-        scale = alt.Scale(domain=list(choices.numbers))
-        return alt.X(f"{field}:N", title=title, scale=scale, axis=choices.axis(labelAngle=0))
-    low, high = (float(end) for end in axis.dimension.ends)
-    if isinstance(axis.dimension, Log):
-        room = (high / low) ** _ROOM
-        scale = alt.Scale(type="log", domain=[low / room, high * room], nice=False)
-        return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(format="~e", tickCount=4, grid=False))
-    room = _ROOM * (high - low)
-    scale = alt.Scale(domain=[low - room, high + room], nice=False)
-    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(format="~g", tickCount=4, grid=False))
-
-
-def file_name(name: str, names: Sequence[str]) -> str:
-    """Return a name as part of a file's, different from those of the other names.
-
-    >>> file_name("adam", ["adam", "a/b"]), file_name("a/b", ["a b", "a/b"])
-    ('adam', 'a_b-1')
-    """
-
-    def plain(name: str) -> str:
-        return re.sub(r"[^A-Za-z0-9.-]", "_", name)[:40]
-
-    alike = [other for other in names if plain(other).lower() == plain(name).lower()]
-    return plain(name) if len(alike) == 1 else f"{plain(name)}-{names.index(name)}"
