@@ -19,7 +19,8 @@ from levelfield.study import Study
 from levelfield.trial import Point, Progress, Trial
 
 T = TypeVar("T")
-SMALL = 16  # a small batch: up to this many points, or this part of the slots
+ON_CPU, ON_GPU = 16, 256  # slots
+PART = 8  # a small batch has at most this part of the slots, or as many points as a CPU has slots
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +63,8 @@ class Dispatcher:
 
     def __init__(self, slots: int | None = None) -> None:
         self._local = LocalExecutor()  # comes first, because it gives JAX all cores
-        slots = slots or (16 if jax.default_backend() == "cpu" else 512)
-        small = min(slots, max(SMALL, slots // SMALL))
+        slots = slots or (ON_CPU if jax.default_backend() == "cpu" else ON_GPU)
+        small = min(slots, max(ON_CPU, slots // PART))
         self._executors = {count: LocalExecutor(count) for count in (small, slots)}
         self._stretches = 0
 

@@ -1,6 +1,7 @@
 """How well ``levelfield refine --rounds`` recovers from bad search spaces, on random cases.
 
     python benchmarks/refinement.py [--seed 0] [--cases 3] [--good 1] [--workloads NAMES] [--rules NAMES] [--json FILE]
+    python benchmarks/refinement.py --read FILE …
     python benchmarks/refinement.py --taskset DIR [--repetitions 1000]
 
 A case (benchmarks/refinement_cases.py) is one rule on one workload. In its bad space, one to three ranges of a good
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from combining import CombiningExecutor, Dispatcher
+from combining import ON_CPU, ON_GPU, CombiningExecutor, Dispatcher
 from refinement_cases import RULES, STEPS, Case, draw_case, with_ranges
 from refinement_taskset import print_taskset
 
@@ -291,6 +292,8 @@ def summary(cases: Sequence[Record], good: Sequence[Record]) -> dict[str, str]:
 
 
 def print_tables(cases: Sequence[Record], good: Sequence[Record]) -> None:
+    """Print what the cases of each workload, of each rule, and all of them show."""
+    print(f"{len(cases)} cases, {len(good)} good spaces, at most {ROUNDS} rounds")
     for field in ("workload", "rule"):
         groups = list(dict.fromkeys(record[field] for record in [*cases, *good]))
         columns = {
@@ -342,14 +345,19 @@ def main() -> None:
     parser.add_argument("--good", type=int, default=1, help="good spaces for each workload and rule")
     parser.add_argument("--workloads", type=names_among(STEPS), default=list(STEPS), help=", ".join(STEPS))
     parser.add_argument("--rules", type=names_among(RULES), default=list(RULES), help=", ".join(RULES))
-    parser.add_argument("--slots", type=int, help="trials side by side; default: 16 on a CPU, 512 on a GPU")
+    parser.add_argument("--slots", type=int, help=f"trials side by side; default: {ON_CPU} on a CPU, {ON_GPU} on a GPU")
     parser.add_argument("--without-tpe", action="store_true", help="leave out the comparison with Optuna's TPE")
     parser.add_argument("--json", type=Path, help="file for the record of every case")
+    parser.add_argument("--read", type=Path, nargs="+", help="files of --json; prints their tables and trains nothing")
     parser.add_argument("--taskset", type=Path, help="folder with TaskSet's trials as *.json.xz; trains nothing")
     parser.add_argument("--repetitions", type=int, default=1_000, help="of --taskset, for each N")
     arguments = parser.parse_args()
     if arguments.taskset:
         print_taskset(arguments.taskset, arguments.repetitions, arguments.seed)
+        return
+    if arguments.read:
+        contents = [json.loads(file.read_text()) for file in arguments.read]
+        print_tables(*([record for content in contents for record in content[part]] for part in ("cases", "good")))
         return
     if not arguments.without_tpe and not importlib.util.find_spec("optuna"):
         parser.error("the comparison with TPE needs optuna; run pip install optuna, or pass --without-tpe")
@@ -362,7 +370,6 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps({"cases": cases, "good": good}, indent=1))
         print(f"{workload}: {time.perf_counter() - start:.0f} s so far", file=sys.stderr)
-    print(f"seed {arguments.seed}, {len(cases)} cases, {len(good)} good spaces, at most {ROUNDS} rounds")
     print_tables(cases, good)
 
 

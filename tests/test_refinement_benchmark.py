@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from helpers import make_study
 
+from levelfield.analysis.boundaries import Place
+from levelfield.analysis.intervals import Interval
 from levelfield.executors.local import LocalExecutor
 from levelfield.run import read_pools, run
 from levelfield.search import Search
@@ -28,6 +30,7 @@ def benchmark_module(name: str) -> ModuleType:
 
 
 cases, combining = benchmark_module("refinement_cases"), benchmark_module("combining")
+refinement, taskset = benchmark_module("refinement"), benchmark_module("refinement_taskset")
 
 
 @pytest.mark.parametrize("workload", cases.STEPS)
@@ -142,3 +145,35 @@ def test_an_error_reaches_the_task_that_asked():
     assert dispatcher.run({"fails": fails, "works": works}) == {"fails": "failed", "works": True}
     with pytest.raises(KeyError, match="learning_rate"):
         dispatcher.run({"raises": lambda executor: executor.train_points(sgd, "sgd", [Point(0, {}, 0)])})
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "worse"),
+    [
+        ([1.0, 1.1, 0.9, 1.0], [0.5, 0.6, 0.4, 0.5], True),
+        ([0.5, 0.6, 0.4, 0.5], [1.0, 1.1, 0.9, 1.0], False),
+        ([1.0, 3.0, 0.0, 2.0], [0.5, 2.5, 0.0, 1.0], False),  # within the noise
+        ([1.0, 1.0, 1.0, math.nan], [2.0, 2.0, 2.0, 2.0], True),  # one diverges
+        ([math.nan] * 4, [math.nan] * 4, False),
+    ],
+)
+def test_a_best_trial_is_clearly_worse_beyond_two_standard_errors(ours, theirs, worse):
+    record = {"retrained": {"refined": ours, "wide": theirs}}
+    assert refinement.clearly_worse(record, "wide") is worse
+
+
+@pytest.mark.parametrize(
+    ("place", "part", "wrong"),
+    [
+        (Place.INSIDE, 0, True),
+        (Place.FLAT, 1, True),
+        (Place.INSIDE, 2, False),
+        (Place.UPPER, 0, False),
+        (Place.LOWER, 2, True),
+        (Place.UPPER, 2, None),
+    ],
+)
+def test_verdicts_are_compared_with_the_other_parts_of_the_range(place, part, wrong):
+    """The losses fall from one third to the next."""
+    truth = [Interval(3.0, 2.9, 3.1), Interval(2.0, 1.9, 2.1), Interval(1.0, 0.9, 1.1)]
+    assert taskset.is_wrong(place, part, truth) is wrong
