@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-properties test-slow test-gpu calibration lint lock clean
+.PHONY: demo test test-properties test-slow test-gpu calibration refinement lint lock clean
 
 demo: .venv/installed          ## set up and run the main job
 	$(BIN)/levelfield compare
@@ -20,6 +20,10 @@ test-gpu: .venv/installed-dev
 
 calibration: .venv/installed   ## how often claims and intervals are wrong; POOLS=DIR adds other people's trials
 	$(BIN)/python benchmarks/calibration.py $(if $(POOLS),--pools "$(POOLS)")
+
+refinement: .venv/installed    ## how well refine recovers from bad search spaces; ARGUMENTS="--cases 1" and others
+	$(BIN)/pip install --quiet --disable-pip-version-check optuna
+	$(BIN)/python benchmarks/refinement.py $(ARGUMENTS)
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
