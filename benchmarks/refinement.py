@@ -9,6 +9,7 @@ space are displaced by 1 to 3 decades or cut to a tenth. Refined in at most four
 median best of K is no worse than the upper end of the good space's 90% interval. The table also shows
 
 - the same share before refinement, and for a second pool of the good space: what chance alone allows
+- the share whose median best of K lies within the 5–95% range of the good space's best of K
 - how often the refined space is worse than one very wide space that was searched with as many trials in all
 - how often the best of all trials of the refinement, trained again with new seeds, is worse by more than two standard
   errors than the wide search's, and than the best that Optuna's TPE finds in the wide space with as many trials
@@ -151,6 +152,12 @@ def of_pool(results: Results) -> Interval:
     return best_of_k(results.study, *results.trials.values())
 
 
+def unlucky(results: Results) -> float:
+    """Return the 95% quantile of the best of K."""
+    (outcome,) = results.outcomes.values()
+    return outcome.best(results.study.trials).high
+
+
 def measure(case: Case, tpe: bool, executor: CombiningExecutor) -> Record:
     """Refine a case's bad space and train what it is compared with."""
     with Store.open("sqlite://") as store:
@@ -174,7 +181,7 @@ def measure(case: Case, tpe: bool, executor: CombiningExecutor) -> Record:
             "outcomes": {
                 "bad": vars(of_pool(first)),
                 "refined": vars(of_pool(last)),
-                "good": vars(of_pool(good)),
+                "good": vars(of_pool(good)) | {"unlucky": unlucky(good)},
                 "again": vars(of_pool(again)),
                 "wide": vars(best_of_k(case.wide, tried["wide"])),
             },
@@ -230,8 +237,8 @@ def space(study: Study) -> dict[str, Any]:
 # The summary
 
 
-def recovered(record: Record, which: str = "refined") -> bool:
-    return bool(record["outcomes"][which]["median"] <= record["outcomes"]["good"]["high"])
+def recovered(record: Record, which: str = "refined", within: str = "high") -> bool:
+    return bool(record["outcomes"][which]["median"] <= record["outcomes"]["good"][within])
 
 
 def below_wide(record: Record) -> bool:
@@ -277,6 +284,9 @@ def summary(cases: Sequence[Record], good: Sequence[Record]) -> dict[str, str]:
         "recovered, before": share(cases, functools.partial(recovered, which="bad")),
         "recovered, refined": share(cases, recovered),
         "good against good": share(cases, functools.partial(recovered, which="again")),
+        "refined, within 5–95% of the good space's best of K": share(
+            cases, functools.partial(recovered, within="unlucky")
+        ),
         "trials spent (median)": median(cases, "spent"),
         "rounds (median)": median(cases, "rounds"),
         "failed": share(cases, lambda record: bool(record["error"])),

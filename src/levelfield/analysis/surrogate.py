@@ -25,7 +25,7 @@ _DRAWS = 128  # points of a box at which the best of K is predicted
 _LOOKS = 1024  # points at which the model's best one is looked for
 _GRID = 0.5  # decades between the ends of log ranges to choose from
 _ENDS = 9  # ends of other ranges to choose from
-_STEP = 0.05  # smallest gain, in standard deviations of the ranks' normal scores, for which a range is changed
+_STEP = 0.04  # smallest gain, in standard deviations of the ranks' normal scores, for which a range is changed
 _LITTLE = 0.02
 _SLACK = 1e-6
 
