@@ -10,32 +10,51 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from levelfield.analysis.best_of import weights
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.range_tests import (
+    SMALL,
+    Z_2_5,
+    Z_5,
+    Z_25,
+    Fit,
+    Pool,
+    adjusted,
+    before,
+    doubts,
+    edges,
+    groups,
+    higher,
+    is_visible,
+    nearer,
+    parabola,
+    slopes,
+)
 from levelfield.analysis.results import Results
-from levelfield.formatting import format_number, format_range
+from levelfield.formatting import format_number, format_range, join_words
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.rounding import half_decade
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
+from levelfield.trial import Trial
 
 # scipy.stats takes a second to import. The functions that need it import it themselves, because `status` and `plan`
 # import this module without calling them.
 
 BORDER = 0.1  # share of a range: closer to an end is at the border
-LIKELY = 0.5  # P(the best of K is at a border) from which on the range is widened
-NARROW = 0.25  # share of a range: if the good trials span less, it is too wide
+LIKELY = 0.5  # P(the best of K has a value of a choice) from which on that value wins
+NARROW = 0.25  # share of a range: five good trials span less by chance in 1.6% of cases, so it is too wide
 FEWEST = 5  # trials needed to judge a range
+_NEAREST = 0.25  # share of a range: good trials at a border are closer to it
 _GOOD = 0.2  # share of the pool: its best trials are the good ones, at least FEWEST
-_MATTERS = 0.1  # p-value below which a hyperparameter has a visible effect
-_CLEAR = 0.005  # p-value below which the better half of the trials clearly improves along an axis
+_CLEAR = 0.005  # p-value below which an axis clearly has an effect on the training loss
 _LEARNED = 0.05  # relative decrease of the training loss that shows that something was learned
-_LEANING = 0.2  # share of a range: good trials closer to a border on average lean toward it
 _DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
 _TINY = 1e-30  # stands for "above 0"
+_ROUNDING = 1e-9
 
 
 class Place(StrEnum):
@@ -62,6 +81,9 @@ class Boundary:
     good: tuple[Value, ...] = ()  # lowest and highest value of the good trials; for choices, the likeliest value
     proposal: Dimension | None = None  # a better range; None if this one can stay
     by_loss: bool = False  # nothing was learned, so trials are ranked by how much their training loss fell
+    beyond: tuple[int, int] = (0, 0)  # number of trials below and above the range
+    by_beyond: bool = False  # these trials gave the verdict
+    needed: int | None = None  # how many more trials would give a verdict if it is unknown; None if no number would
 
     @property
     def settled(self) -> bool:
@@ -78,6 +100,9 @@ class Boundary:
             "lower": self.lower,
             "upper": self.upper,
             "good": list(self.good),
+            "beyond": list(self.beyond),
+            "by_beyond": self.by_beyond,
+            "needed": self.needed,
             "proposal": self.proposal.spec() if self.proposal else None,
         }
 
@@ -102,10 +127,12 @@ class Boundary:
             case Place.FIXED:
                 return f"fixed at {shown}."
             case Place.UNKNOWN:
-                return "unknown; there are too few trials."
+                return f"{self.unknown}."
             case Place.FLAT:
-                return "flat; the trials show no effect."
+                return f"flat within {shown}; it explains less than {SMALL:.0%} of the differences between trials."
             case Place.INSIDE:
+                if self.by_beyond:
+                    return f"inside {shown}; {self._beyond_are('worse')}."
                 if isinstance(self.axis.dimension, Choice):
                     return f"{format_number(self.good[0])} is the best of {shown}."
                 return f"the good trials lie inside {shown}."
@@ -115,14 +142,33 @@ class Boundary:
                 return f"{verdict} Narrow it to {format_range(self.proposal)}." if self.proposal else verdict
         chance = self.lower if self.place is Place.LOWER else self.upper
         evidence = f"the best of K is there in {chance:.0%} of repetitions"
-        if self.by_loss:
+        if self.by_beyond:
+            evidence = self._beyond_are("better")
+        elif self.by_loss:
             evidence += ", judged by the training loss"
-        if chance < LIKELY:
-            evidence += ", and the good trials lean toward it"
         verdict = f"good trials {self.place} of {shown} ({evidence})."
         if not self.proposal:
             return f"{verdict} It cannot be widened: the hyperparameter allows no values beyond it."
         return f"{verdict} {self._change} it to {format_range(self.proposal)}."
+
+    @property
+    def unknown(self) -> str:
+        """What would settle an unknown verdict."""
+        if not self.good:
+            return "unknown: too few trials"
+        if self.needed is None:
+            return "unknown: trials beyond its borders ('levelfield refine --rounds') would tell"
+        more = f"{self.needed:,} more {'trial' if self.needed == 1 else 'trials'}"
+        return f"unknown: about {more}, or trials beyond its borders ('levelfield refine --rounds'), would tell"
+
+    def _beyond_are(self, quality: str) -> str:
+        """Say that the trials beyond the borders that the verdict is about are better or worse."""
+        sides = {"below": self.beyond[0], "above": self.beyond[1]}
+        if self.place in (Place.LOWER, Place.UPPER):
+            del sides["above" if self.place is Place.LOWER else "below"]
+        counted = [(number, side) for side, number in sides.items() if number]
+        first, *rest = (f"{number} {'trials ' * (i == 0)}{side}" for i, (number, side) in enumerate(counted))
+        return f"the {join_words([first, *rest])} are {quality}"
 
 
 def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
@@ -130,7 +176,8 @@ def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
     study, verdicts = results.study, []
     for name, outcome in results.outcomes.items():
         axes = tuple(study.optimizer(name).space)
-        verdicts += judge_axes(outcome, axes, [study.domain(name, axis.name) for axis in axes], results.k(k))
+        domains = [study.domain(name, axis.name) for axis in axes]
+        verdicts += judge_axes(outcome, axes, domains, results.k(k), results.trials[name])
     return verdicts
 
 
@@ -139,83 +186,255 @@ def judge_axes(
     axes: Sequence[Axis],
     domains: Sequence[Hyperparameter],
     k: int,
-    tried: Any = None,
-    beyond: Any = (),
+    tried: Sequence[Trial] | None = None,
+    beyond: Sequence[Trial] = (),
 ) -> list[Boundary]:
-    """Judge the axes of a space by the trials of a pool."""
+    """Judge the axes of a space by the trials of a pool.
+
+    ``tried`` are the pool and the infeasible trials between, which count as the worst; by default, only the pool.
+    ``beyond`` are trials from a wider space that contains this one.
+    """
     by_loss = _learned_nothing(outcome, [axis for axis in axes if axis.dimension.free])
-    ranked = _progress(outcome) if by_loss else outcome.ranked()
-    known = np.isfinite(ranked)
-    trials = [trial for trial, finite in zip(outcome.pool, known, strict=True) if finite]
-    values = ranked[known]
-    chances, order = weights(values, k), np.argsort(values, kind="stable")
-    good = order[: max(FEWEST, round(_GOOD * len(order)))]
-    coordinates = {axis.key: [axis.coordinate(trial.point.hyperparameters) for trial in trials] for axis in axes}
-    units = {
-        axis.key: np.array([axis.dimension.unit(coordinate) for coordinate in coordinates[axis.key]])
-        for axis in axes
-        if axis.dimension.free
-    }
-    # The worse trials may point away from the optimum, so only the better half is fitted; but a fit needs enough.
-    fitted = len(order) if by_loss else max(len(order) // 2, 3 * (len(units) + 1))
-    slopes = _slopes(units, values, order[:fitted])
+    trials = outcome.pool if tried is None else tried
+    values = np.array([(_progress if by_loss else _value)(outcome, trial) for trial in trials], float)
+    pool, known = _pool(axes, trials, values, by_loss), int(np.isfinite(values).sum())
+    wider = _pool(axes, beyond, np.array([_value(outcome, trial) for trial in beyond], float))
+    improving = slopes(pool) if known >= FEWEST else {}
+    chances = weights(np.where(np.isfinite(values), values, np.nan), k)
     divisors = {axis.divisor for axis in axes}
     verdicts = []
     for axis, domain in zip(axes, domains, strict=True):
         if axis.name in divisors:  # a ratio needs it to be above 0
             domain = replace(domain, low=max(domain.low, 0.0), open=True)
         if not axis.dimension.free:
-            verdicts.append(Boundary(outcome.name, axis, Place.FIXED))
-        elif len(trials) < FEWEST:
-            verdicts.append(Boundary(outcome.name, axis, Place.UNKNOWN))
+            verdict = Boundary(outcome.name, axis, Place.FIXED)
+        elif known < FEWEST:
+            verdict = Boundary(outcome.name, axis, Place.UNKNOWN, needed=FEWEST - known)
         elif isinstance(axis.dimension, Choice) or 0.5 / axis.dimension.size >= BORDER:  # few integers
-            verdicts.append(_judge_choice(outcome.name, axis, coordinates[axis.key], chances, good, domain))
+            verdict = _judge_choice(outcome.name, axis, domain, trials, pool, chances, _beyond(axis, beyond, wider))
         else:
-            unit = units[axis.key]
-            lower, upper = float(chances[unit < BORDER].sum()), float(chances[unit > 1 - BORDER].sum())
-            place = _place(unit, values, good, lower, upper, slopes.get(axis.key, 0))
-            ends = tuple(axis.dimension.value(min(max(float(end(unit[good])), 0.0), 1.0)) for end in (np.min, np.max))
-            proposal = _proposal(axis, domain, place, ends)
-            verdicts.append(Boundary(outcome.name, axis, place, lower, upper, ends, proposal))
-    return [replace(verdict, by_loss=by_loss) for verdict in verdicts]
+            slope, outside = improving.get(axis.key, 0), _beyond(axis, beyond, wider)
+            verdict = _judge_range(outcome.name, axis, domain, pool, chances, slope, outside)
+        verdicts.append(replace(verdict, by_loss=by_loss))
+    return verdicts
 
 
-def _place(unit: np.ndarray, values: np.ndarray, good: np.ndarray, lower: float, upper: float, slope: int) -> Place:
-    """Return where the good trials lie in a range.
+def _value(outcome: Outcome, trial: Trial) -> float:
+    """Return the selection metric with the sign that makes lower better; infinity if infeasible or not finite."""
+    value = trial.curve.at(outcome.select, outcome.step) * outcome.metrics[outcome.select].sign
+    return value if trial.feasible and math.isfinite(value) else math.inf
+
+
+def _progress(outcome: Outcome, trial: Trial) -> float:
+    """Return the relative change of a trial's training loss from first to last evaluation; infinity if infeasible."""
+    if not trial.feasible:
+        return math.inf
+    first, last = (float(outcome.curve(trial).values["train_loss"][end]) for end in (0, -1))
+    change = (last - first) / (abs(first) or 1.0)  # relative, because seeds may start at different losses
+    return change if math.isfinite(change) else math.inf
+
+
+def _pool(axes: Sequence[Axis], trials: Sequence[Trial], values: np.ndarray, by_loss: bool = False) -> Pool:
+    coordinates = {axis: [axis.coordinate(trial.point.hyperparameters) for trial in trials] for axis in axes}
+    units = {
+        axis.key: np.array([axis.dimension.unit(at) for at in coordinates[axis]], float)
+        for axis in axes
+        if axis.dimension.free
+    }
+    order = np.argsort(values, kind="stable")[: int(np.isfinite(values).sum())]
+    # The worse trials may point away from the optimum, so only the better half is fitted; but a fit needs enough.
+    fitted = len(order) if by_loss else max(len(order) // 2, 3 * (len(units) + 1))
+    return Pool(units, values, order[: max(FEWEST, round(_GOOD * len(order)))], order[:fitted])
+
+
+def _judge_range(
+    name: str, axis: Axis, domain: Hyperparameter, pool: Pool, chances: np.ndarray, slope: int, outside: _Beyond
+) -> Boundary:
+    """Judge an axis with many values."""
+    unit = np.clip(np.nan_to_num(pool.units[axis.key], nan=0.5), 0.0, 1.0)
+    lower, upper = float(chances[unit < BORDER].sum()), float(chances[unit > 1 - BORDER].sum())
+    ends = tuple(axis.dimension.value(float(end(unit[pool.good]))) for end in (np.min, np.max))
+    ended = _ended(axis, domain)
+    fit, center = parabola(unit, pool.values), float(np.median(unit[pool.good]))
+    sides = edges(unit, center, adjusted(pool, axis.key))
+    place = outside.place(ended)
+    by_beyond = place is not None
+    if place is None:
+        place = _border(pool, axis.key, unit, slope, outside)
+    if place is None:
+        place = _within(pool, axis.key, unit, sides, ended, outside) or (
+            Place.FLAT if fit.is_small and not is_visible(pool, axis.key, unit) else None
+        )
+    if place is None and all(ended):
+        place = Place.INSIDE
+    if place is None:
+        needed = _needed(pool, unit, sides, ended, fit)
+        return Boundary(name, axis, Place.UNKNOWN, lower, upper, ends, beyond=outside.counts, needed=needed)
+    proposal = _proposal(axis, domain, place, ends)
+    return Boundary(name, axis, place, lower, upper, ends, proposal, beyond=outside.counts, by_beyond=by_beyond)
+
+
+def _border(pool: Pool, key: str, unit: np.ndarray, slope: int, outside: _Beyond) -> Place | None:
+    """Return the border that the good trials lie at.
 
     ``slope`` is 1 if lower is clearly better among the better half of the trials, −1 if higher is, 0 otherwise.
     """
-    for place, chance, distance, improves in (
-        (Place.LOWER, lower, unit[good], slope > 0),
-        (Place.UPPER, upper, 1 - unit[good], slope < 0),
+    values = adjusted(pool, key)
+    for place, distance, improves, is_worse in (
+        (Place.LOWER, unit, slope > 0, outside.below.is_worse),
+        (Place.UPPER, 1 - unit, slope < 0, outside.above.is_worse),
     ):
-        median, mean = np.median(distance), distance.mean()
-        leaning = mean < _LEANING or (improves and median < 0.5)
-        if (chance >= LIKELY and median < NARROW) or (chance > BORDER and leaning):
+        median = float(np.median(distance[pool.good]))
+        is_near = median < _NEAREST and nearer(pool, distance) > Z_2_5 and not pool.interacting(key)
+        holds_back = improves and median < 0.5 and before(distance, median, values) <= 0
+        if (is_near or holds_back) and not is_worse and not doubts(distance, median, values):
             return place
-    if np.ptp(unit[good]) < NARROW:
+    return None
+
+
+def _within(
+    pool: Pool, key: str, unit: np.ndarray, sides: Sequence[float], ended: Sequence[bool], outside: _Beyond
+) -> Place | None:
+    """Return whether the good trials lie inside the range, or in a small part of it.
+
+    If the effect of the axis depends on another one, both halves of the other's range must agree: the best values of
+    an axis that compensates for another may lie anywhere.
+    """
+    if outside.looks_better:
+        return None
+    if np.ptp(unit[pool.good]) < NARROW and all(
+        end or median > _NEAREST or before(distance, median, pool.values) > Z_5
+        for end, distance in zip(ended, (unit, 1 - unit), strict=True)
+        for median in [float(np.median(distance[pool.good]))]
+    ):
         return Place.WIDE
-    return Place.INSIDE if _effect(unit, values) < _MATTERS else Place.FLAT
+    if _weakest(sides, ended) < _wanted(ended):
+        return None
+    for other in pool.interacting(key):
+        at = pool.units[other]
+        for half in (at < np.median(at), at >= np.median(at)):
+            if _weakest(_edges_of(unit[half], pool.values[half]), ended) < Z_25:
+                return None
+    return Place.INSIDE
 
 
-def _slopes(units: dict[str, np.ndarray], values: np.ndarray, better: np.ndarray) -> dict[str, int]:
-    """Return the axes along which the better half of the trials still improves, from one linear fit over all axes.
+def _edges_of(unit: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    good = np.argsort(values, kind="stable")[: max(FEWEST, round(_GOOD * len(values)))]
+    return edges(unit, float(np.median(unit[good])), values)
 
-    Hyperparameters compensate for each other (a low rate for a high momentum), so a border can hold the search back
-    although the best trials do not lie at it. All axes together show it.
+
+def _weakest(sides: Sequence[float], ended: Sequence[bool]) -> float:
+    """Return the weaker evidence of the two sides, leaving out those beyond which there are no values."""
+    return min((side for side, end in zip(sides, ended, strict=True) if not end), default=-math.inf)
+
+
+def _wanted(ended: Sequence[bool]) -> float:
+    """Return the evidence that each side needs: if there is only one, it must be as rare by chance as two together."""
+    return Z_2_5 if any(ended) else Z_5
+
+
+def _needed(pool: Pool, unit: np.ndarray, sides: Sequence[float], ended: Sequence[bool], fit: Fit) -> int | None:
+    """Return how many more trials would give a verdict if what they show stays as it is; None if they never would.
+
+    A z-score grows with the square root of the number of trials. Whichever claim would be reached first counts.
+    """
+    n = len(pool.values)
+    claims = [(_weakest(sides, ended), _wanted(ended))]
+    for distance in (unit, 1 - unit):
+        median = float(np.median(distance[pool.good]))
+        if median < _NEAREST and not doubts(distance, median, pool.values):
+            claims.append((nearer(pool, distance), Z_2_5))
+    sizes = [n * (wanted / z) ** 2 for z, wanted in claims if z > 0]
+    fewest = min([*(size for size in sizes if size > n), fit.needed])
+    return max(1, math.ceil(fewest - n)) if fewest < math.inf else None
+
+
+class _Side(NamedTuple):
+    """The trials beyond one border, compared with those of the same search within the range."""
+
+    number: int
+    better: float  # z-scores
+    worse: float
+    is_better: bool
+    is_worse: bool
+
+
+class _Beyond(NamedTuple):
+    """The trials beyond both borders."""
+
+    below: _Side
+    above: _Side
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.below.number, self.above.number
+
+    @property
+    def looks_better(self) -> bool:
+        return any(side.number and side.better > 0 for side in self)
+
+    def place(self, ended: Sequence[bool]) -> Place | None:
+        """Return the verdict of these trials; None if they settle nothing."""
+        if self.below.is_better or self.above.is_better:
+            lower = self.below.is_better and (not self.above.is_better or self.below.better >= self.above.better)
+            return Place.LOWER if lower else Place.UPPER
+        needed = [side for side, end in zip(self, ended, strict=True) if not end]
+        return Place.INSIDE if needed and all(side.is_worse for side in needed) else None
+
+
+def _beyond(axis: Axis, trials: Sequence[Trial], wider: Pool) -> _Beyond:
+    """Compare trials beyond the borders of an axis with those within, after the effect of the other axes."""
+    where = np.array([_side(axis, axis.coordinate(trial.point.hyperparameters)) for trial in trials], int)
+    values = adjusted(wider, axis.key)
+    below, above = (_compared(values[where == side], values[where == 0]) for side in (-1, 1))
+    return _Beyond(below, above)
+
+
+def _side(axis: Axis, coordinate: Value) -> int:
+    """Return −1 if a value lies below the range, 1 if above, 0 otherwise."""
+    numbers = _numbers(axis.dimension.ends)
+    if not numbers or not _numbers([coordinate]):
+        return 0
+    low, high, at = min(numbers), max(numbers), float(coordinate)
+    margin = _ROUNDING * max(abs(low), abs(high)) if low <= 0 else 0.0
+    return int(at > high * (1 + _ROUNDING) + margin) - int(at < low * (1 - _ROUNDING) - margin)
+
+
+def _compared(side: np.ndarray, within: np.ndarray) -> _Side:
+    """Compare the trials beyond a border with those within, on average and by how many of the best they have.
+
+    On average alone would mislead: beyond a border may lie both the optimum and trials that diverge.
     """
     from scipy import stats
 
-    matrix = np.stack([np.ones(len(better)), *(unit[better] for unit in units.values())], axis=1)
-    freedom = len(better) - matrix.shape[1]
-    if freedom < 3 or not np.isfinite(matrix).all():
-        return {}
-    ranks = stats.rankdata(values[better])
-    slopes = np.linalg.lstsq(matrix, ranks)[0]
-    variance = np.square(ranks - matrix @ slopes).sum() / freedom
-    errors = np.sqrt(np.maximum(np.diag(np.linalg.pinv(matrix.T @ matrix)) * variance, 1e-30))
-    p_values = 2 * stats.t.sf(np.abs(slopes / errors), freedom)[1:]
-    return {key: int(np.sign(slope)) for key, slope, p in zip(units, slopes[1:], p_values, strict=True) if p < _CLEAR}
+    better, worse = higher(within, side), higher(side, within)
+    if min(len(side), len(within)) < FEWEST:
+        return _Side(len(side), better, worse, is_better=False, is_worse=False)
+    both = np.concatenate([within, side])
+    best = np.argsort(both, kind="stable")[: max(FEWEST, round(_GOOD * len(both)))]
+    beyond, drawn = int((best >= len(within)).sum()), (len(both), len(side), len(best))
+    return _Side(
+        len(side),
+        better,
+        worse,
+        is_better=bool(better > Z_2_5 and stats.hypergeom.sf(beyond - 1, *drawn) < 0.025),
+        is_worse=bool(worse > Z_5 and stats.hypergeom.cdf(beyond, *drawn) < 0.05),
+    )
+
+
+def _ended(axis: Axis, domain: Hyperparameter) -> tuple[bool, bool]:
+    """Return whether the hyperparameter can take no value below, and none above the range."""
+    numbers = _numbers(axis.dimension.ends)
+    if not numbers:
+        return True, True
+    lowest, highest = limits(axis, domain)
+    return min(numbers) <= lowest * (1 + _ROUNDING), max(numbers) >= highest * (1 - _ROUNDING)
+
+
+def _numbers(values: Sequence[Value]) -> list[float]:
+    """Return the values if all are numbers."""
+    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return [float(value) for value in values] if is_number else []
 
 
 def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
@@ -238,39 +457,21 @@ def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
         return True
     points = [trial.point.hyperparameters for trial in outcome.pool]
     units = (np.array([axis.dimension.unit(axis.coordinate(point)) for point in points]) for axis in axes)
-    if all(_effect(unit[known], last[known]) >= _CLEAR for unit in units if np.isfinite(unit).all()):
+    if all(parabola(unit[known], last[known]).p >= _CLEAR for unit in units if np.isfinite(unit).all()):
         return True
-    correlation = stats.spearmanr(_progress(outcome)[known], last[known])
+    progress = np.array([_progress(outcome, trial) for trial in outcome.pool])
+    correlation = stats.spearmanr(progress[known], last[known])
     return bool(correlation.statistic > 0 and correlation.pvalue < _CLEAR)
 
 
-def _progress(outcome: Outcome) -> np.ndarray:
-    """Return the relative change of each trial's training loss from first to last evaluation; lower is better."""
-    changes = []
-    for trial in outcome.pool:
-        first, last = (float(outcome.curve(trial).values["train_loss"][end]) for end in (0, -1))
-        changes.append((last - first) / (abs(first) or 1.0))  # relative, because seeds may start at different losses
-    return np.array(changes)
-
-
-def _effect(unit: np.ndarray, values: np.ndarray) -> float:
-    """Return the p-value of an F-test of a parabola through the ranks of the values against a constant."""
-    from scipy import stats
-
-    n = len(unit)
-    if n < 4:
-        return 1.0
-    ranks = stats.rankdata(values)
-    design = np.stack([np.ones(n), unit, unit**2], axis=1)
-    residuals = ranks - design @ np.linalg.lstsq(design, ranks)[0]
-    total, rest = float(np.square(ranks - ranks.mean()).sum()), float(np.square(residuals).sum())
-    if not total:
-        return 1.0
-    return float(stats.f.sf((total - rest) / 2 / max(rest / (n - 3), 1e-12), 2, n - 3))
-
-
 def _judge_choice(
-    name: str, axis: Axis, coordinates: Sequence[Value], chances: np.ndarray, good: np.ndarray, domain: Hyperparameter
+    name: str,
+    axis: Axis,
+    domain: Hyperparameter,
+    trials: Sequence[Trial],
+    pool: Pool,
+    chances: np.ndarray,
+    outside: _Beyond,
 ) -> Boundary:
     """Judge an axis with few values by the value that wins, and by whether it is the first or the last."""
     from scipy import stats
@@ -278,19 +479,33 @@ def _judge_choice(
     values: Sequence[Value] = axis.dimension.ends
     if isinstance(axis.dimension, Integer):
         values = range(axis.dimension.low, axis.dimension.high + 1)
+    coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
     share = {value: sum(p for p, at in zip(chances, coordinates, strict=True) if at == value) for value in values}
     winner = max(values, key=lambda value: share[value])
-    # P(at least as many of the good trials have the winning value by chance)
-    overall, among_good = sum(at == winner for at in coordinates), sum(coordinates[i] == winner for i in good)
-    p = stats.hypergeom.sf(among_good - 1, len(coordinates), overall, len(good))
-    if not (share[winner] >= LIKELY and p < _MATTERS / len(values)):
-        return Boundary(name, axis, Place.FLAT, good=(winner,))
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    place = Place.INSIDE
-    if len(numbers) == len(values) > 1 and winner in (min(numbers), max(numbers)):
-        place = Place.LOWER if winner == min(numbers) else Place.UPPER
-    lower, upper = (float(share[end(numbers)]) if numbers else math.nan for end in (min, max))
-    return Boundary(name, axis, place, lower, upper, (winner,), _proposal(axis, domain, place, (winner, winner)))
+    numbers = _numbers(values)
+    lower, upper = (float(share[end(values)]) if numbers else math.nan for end in (min, max))
+    place = outside.place(_ended(axis, domain)) if numbers else None
+    by_beyond = place is not None
+    # P(at least as many of the good trials have the winning value by chance), for any of the values
+    feasible = np.flatnonzero(np.isfinite(pool.values))
+    overall, among_good = (sum(coordinates[i] == winner for i in which) for which in (feasible, pool.good))
+    p = stats.hypergeom.sf(among_good - 1, len(feasible), overall, len(pool.good)) * len(values)
+    if place is None and share[winner] >= LIKELY and p < 0.05:
+        is_end = len(numbers) > 1 and winner in (min(numbers), max(numbers))
+        place = Place.INSIDE if not is_end else Place.LOWER if winner == min(numbers) else Place.UPPER
+        side = {Place.LOWER: outside.below, Place.UPPER: outside.above}.get(place)
+        if (side and side.is_worse) or (place is Place.INSIDE and outside.looks_better):
+            place = None
+    labels = [list(values).index(at) if at in values else -1 for at in coordinates]
+    fit = groups(labels, pool.values)
+    place = place or (Place.FLAT if fit.is_small or len(values) == 1 else Place.UNKNOWN)
+    needed = None
+    if place is Place.UNKNOWN and fit.needed < math.inf:
+        needed = max(1, math.ceil(fit.needed - len(labels)))
+    proposal = _proposal(axis, domain, place, (winner, winner))
+    return Boundary(
+        name, axis, place, lower, upper, (winner,), proposal, beyond=outside.counts, by_beyond=by_beyond, needed=needed
+    )
 
 
 def _proposal(axis: Axis, domain: Hyperparameter, place: Place, good: Sequence[Value]) -> Dimension | None:

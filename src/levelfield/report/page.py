@@ -232,7 +232,7 @@ class _Search:
 
 def _searches(results: Results) -> list[_Search]:
     searches = []
-    judged = [axis for axis in boundaries(results) if axis.place not in (Place.FIXED, Place.UNKNOWN)]
+    judged = [axis for axis in boundaries(results) if axis.place is not Place.FIXED and results.trials[axis.optimizer]]
     checks, departing = health(results), departures(results.study)
     for name in results.outcomes:
         unusual = [departure for departure in departing if departure.optimizer == name]
@@ -244,7 +244,9 @@ def _searches(results: Results) -> list[_Search]:
         problems = [pluralize(len(unusual), "unusual hyperparameter")] * bool(unusual)
         problems += [f"{pluralize(len(failed), 'check')} failed"] * bool(failed)
         problems += [f"{pluralize(poor, 'range')} to change"] * bool(poor)
+        unknown = sum(axis.place is Place.UNKNOWN for axis in ranges)
         summary = join_words(problems) if problems else "no problem found"
+        summary += f"; {pluralize(unknown, 'range')} unknown" * bool(unknown)
         texts = [_range_texts(axis) for axis in ranges]
         searches.append(_Search(name, unusual, failed, texts, summary, not problems))
     return searches
@@ -258,7 +260,7 @@ def _range_texts(boundary: Boundary) -> dict[str, str]:
         "range": format_range(boundary.axis.dimension),
         "good": " … ".join(format_number(end) for end in boundary.good),
         "borders": f"{format_percent(boundary.lower)}, {format_percent(boundary.upper)}" if known else MISSING,
-        "verdict": boundary.place.value,
+        "verdict": boundary.unknown if boundary.place is Place.UNKNOWN else boundary.place.value,
         "proposal": format_range(boundary.proposal) if boundary.proposal else "",
     }
 
