@@ -56,7 +56,7 @@ from levelfield.trial import Point, Trial
 
 ROUNDS = 4
 RETRAININGS = 4
-BATCH = 5  # trials that TPE asks for at once
+BATCH = 10  # trials that TPE asks for at once
 CLEAR = 2  # standard errors
 STAY = (Place.INSIDE, Place.FLAT)  # verdicts that leave a range as it is
 

@@ -72,8 +72,16 @@ class Refinement:
 
     @property
     def changes(self) -> list[Boundary]:
-        """The ranges to change."""
-        return [boundary for boundary in self.boundaries if not boundary.settled]
+        """The verdicts on the ranges that the new study changes."""
+        before, after = self.results.study, self.study
+        if after is before:
+            return []
+        specs = {name: after.optimizer(name).space.spec() for name in after.optimizers}
+        return [
+            boundary
+            for boundary in self.boundaries
+            if specs[boundary.optimizer][boundary.axis.key] != boundary.axis.dimension.spec()
+        ]
 
     def __repr__(self) -> str:
         return f"<Refinement of {self.results.study.name}: {self.changes or 'all ranges can stay'}>"
@@ -86,11 +94,12 @@ def refine(results: Results, name: str | None = None, *, propose: bool = True) -
     for optimizer in study.optimizers:
         _check_full(results, optimizer)
     refinement = Refinement(results, boundaries(results), study)
-    if not refinement.changes or not propose:
+    proposals = [boundary for boundary in refinement.boundaries if boundary.proposal]
+    if not proposals or not propose:
         return refinement
     ranges = {optimizer: study.optimizer(optimizer).space.spec() for optimizer in study.optimizers}
     log = list(study.refined)
-    for boundary in refinement.changes:
+    for boundary in proposals:
         assert boundary.proposal
         key, after = boundary.axis.key, boundary.proposal.spec()
         ranges[boundary.optimizer][key] = after

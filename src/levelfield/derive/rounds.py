@@ -120,15 +120,14 @@ class Rounds:
             search.moved |= attempt.kept
             attempts.append(attempt)
         kept = [attempt for attempt in attempts if attempt.kept]
-        verdicts = self._boundaries(self._results, {attempt.optimizer: attempt.ranges for attempt in kept})
-        refined = self._with_proposals([attempt.optimizer for attempt in kept], self._log(verdicts, kept))
-        refinement = Refinement(self._results, verdicts, refined if kept else self.study, attempts)
-        self.study = refinement.study
+        refined = self._with_proposals([attempt.optimizer for attempt in kept], self._log(kept)) if kept else self.study
+        refinement = Refinement(self._results, self._boundaries(self._results), refined, attempts)
+        self.study = refined
         return refinement
 
     def last(self, results: Results) -> Refinement:
         """Return the verdicts on the ranges as they are now."""
-        return Refinement(results, self._boundaries(results, {}), self.study)
+        return Refinement(results, self._boundaries(results), self.study)
 
     def _ranges(self, name: str, search: _Search) -> dict[str, Dimension]:
         """Return the ranges to try: those that the surrogate proposes, and choices that should go on."""
@@ -140,12 +139,8 @@ class Rounds:
                 proposals[verdict.axis.key] = verdict.proposal
         return proposals
 
-    def _boundaries(self, results: Results, ranges: Mapping[str, Mapping[str, Dimension]]) -> list[Boundary]:
-        """Judge all ranges, and note which ones they are replaced with."""
-        verdicts = [verdict for name in results.outcomes for verdict in self._verdicts(results, name)]
-        return [
-            replace(verdict, proposal=ranges.get(verdict.optimizer, {}).get(verdict.axis.key)) for verdict in verdicts
-        ]
+    def _boundaries(self, results: Results) -> list[Boundary]:
+        return [verdict for name in results.outcomes for verdict in self._verdicts(results, name)]
 
     def _verdicts(self, results: Results, name: str) -> list[Boundary]:
         axes = tuple(self.study.optimizer(name).space)
@@ -173,29 +168,30 @@ class Rounds:
         changed = with_spaces(self.study, tables)
         return changed.replace(name=next_name(self.study.name), refined=[*self.study.refined, *log])
 
-    def _log(self, verdicts: Sequence[Boundary], kept: Sequence[Attempt]) -> list[Refined]:
-        evidence = {attempt.optimizer: attempt for attempt in kept}
+    def _log(self, kept: Sequence[Attempt]) -> list[Refined]:
+        """Return an entry for each range that changes."""
+        assert self._results
         log = []
-        for verdict in verdicts:
-            if not verdict.proposal:
-                continue
-            name, key = verdict.optimizer, verdict.axis.key
-            search = self._searches[name]
-            wider = {axis.key: axis.dimension.spec() for axis in search.outside[-1][0]}
-            log.append(
-                Refined(
-                    study=self.study.name,
-                    optimizer=name,
-                    axis=key,
-                    before=verdict.axis.dimension.spec(),
-                    after=verdict.proposal.spec(),
-                    verdict=verdict.place.value,
-                    trials=len(search.trials),
-                    outside=wider[key],
-                    outside_trials=len(search.outside[-1][1]),
-                    evidence=evidence[name].outcome,
-                )
-            )
+        for attempt in kept:
+            name, search = attempt.optimizer, self._searches[attempt.optimizer]
+            axes, outside = search.outside[-1]
+            wider = {axis.key: axis.dimension.spec() for axis in axes}
+            for verdict in self._verdicts(self._results, name):
+                if (key := verdict.axis.key) in attempt.ranges:
+                    log.append(
+                        Refined(
+                            study=self.study.name,
+                            optimizer=name,
+                            axis=key,
+                            before=verdict.axis.dimension.spec(),
+                            after=attempt.ranges[key].spec(),
+                            verdict=verdict.place.value,
+                            trials=len(search.trials),
+                            outside=wider[key],
+                            outside_trials=len(outside),
+                            evidence=attempt.outcome,
+                        )
+                    )
         return log
 
 
