@@ -418,7 +418,7 @@ def _compared(side: np.ndarray, within: np.ndarray) -> _Side:
         better,
         worse,
         is_better=bool(better > Z_2_5 and stats.hypergeom.sf(beyond - 1, *drawn) < 0.025),
-        is_worse=bool(worse > Z_5 and stats.hypergeom.cdf(beyond, *drawn) < 0.05),
+        is_worse=bool(worse > Z_5 and stats.hypergeom.cdf(beyond, *drawn) < 0.25),
     )
 
 

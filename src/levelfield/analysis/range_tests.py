@@ -188,7 +188,7 @@ def slopes(pool: Pool) -> dict[str, int]:
 
     1 means that lower is better, −1 that higher is. Hyperparameters compensate for each other (a low rate for a high
     momentum), so a border can hold the search back although the best trials do not lie at it. All axes together show
-    it, unless the trials that are farthest in the direction of the fit are worse again.
+    it, unless the trials that are farthest along the slope of an axis and of those it interacts with are worse again.
     """
     from scipy import stats
 
@@ -204,9 +204,16 @@ def slopes(pool: Pool) -> dict[str, int]:
     errors = np.sqrt(np.maximum(np.diag(np.linalg.pinv(design.T @ design)) * variance, 1e-30))
     p_values = 2 * stats.t.sf(np.abs(fitted / errors), freedom)[1:]
     clear = {key: int(np.sign(s)) for key, s, p in zip(keys, fitted[1:], p_values, strict=True) if p < _CLEAR}
-    used = np.array([key in clear for key in keys])
-    along = stats.rankdata(matrix[:, used] @ fitted[1:][used]) / len(matrix)
-    return {} if not clear or before(along, float(np.median(along[pool.good])), pool.values) > 0 else clear
+    weights = dict(zip(keys, fitted[1:], strict=True))
+    return {key: sign for key, sign in clear.items() if not _turns(pool, [key, *pool.interacting(key)], weights)}
+
+
+def _turns(pool: Pool, keys: Sequence[str], weights: Mapping[str, float]) -> bool:
+    """Return whether the trials that are farthest along the slope of these axes are worse again on average."""
+    from scipy import stats
+
+    along = stats.rankdata(sum(weights[key] * pool.units[key] for key in keys)) / len(pool.values)
+    return before(along, float(np.median(along[pool.good])), adjusted(pool, *keys)) > 0
 
 
 def _columns(pool: Pool, keys: Sequence[str], squares: bool) -> np.ndarray:
@@ -216,9 +223,9 @@ def _columns(pool: Pool, keys: Sequence[str], squares: bool) -> np.ndarray:
     return np.stack(columns, axis=1)
 
 
-def _other_terms(pool: Pool, key: str) -> np.ndarray:
+def _other_terms(pool: Pool, keys: Sequence[str]) -> np.ndarray:
     """Return the terms of a fit over all other axes: parabolas, lines if there are few trials, or only a constant."""
-    others = [other for other, at in pool.units.items() if other != key and np.isfinite(at).all()]
+    others = [other for other, at in pool.units.items() if other not in keys and np.isfinite(at).all()]
     for squares in (True, False):
         terms = _columns(pool, others, squares)
         if len(terms) >= _PER_TERM * terms.shape[1]:
@@ -226,11 +233,11 @@ def _other_terms(pool: Pool, key: str) -> np.ndarray:
     return _columns(pool, [], False)
 
 
-def adjusted(pool: Pool, key: str) -> np.ndarray:
-    """Return what the other axes do not explain of the values' ranks, so that they do not hide this axis's effect."""
+def adjusted(pool: Pool, *keys: str) -> np.ndarray:
+    """Return what the other axes do not explain of the values' ranks, so that they do not hide these axes' effect."""
     from scipy import stats
 
-    ranks, terms = stats.rankdata(pool.values), _other_terms(pool, key)
+    ranks, terms = stats.rankdata(pool.values), _other_terms(pool, keys)
     return np.asarray(np.round(ranks - terms @ np.linalg.lstsq(terms, ranks)[0], 9))
 
 
