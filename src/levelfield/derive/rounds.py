@@ -3,8 +3,8 @@
 Each round of an optimizer has three steps:
 
 1. Trials in wider ranges, on all axes at once, because hyperparameters make up for each other.
-2. A surrogate of all its trials so far proposes ranges, if it expects a clear gain. As long as nothing has changed,
-   they are at least as wide as the present ones: a narrower space always looks better, so that is no reason to move.
+2. A surrogate of all its trials so far proposes ranges, if it expects a clear gain. Ranges that have not changed yet
+   are not narrowed: a narrower space always looks better, so that is no reason to change it.
 3. As many trials in the proposed ranges as in the present ones. They decide.
 
 A round that finds nothing better looks farther next time; two in a row end the optimizer's search.
@@ -13,7 +13,7 @@ A round that finds nothing better looks farther next time; two in a row end the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ FARTHER = 1.0  # further decades after a round that found nothing better
 NEARBY = 1.0  # decades once a range has changed
 TRIES = 2  # rounds in a row without anything better that end an optimizer's search
 CLEAR_GAIN = 0.05  # expected gain that is worth trials, in standard deviations of the ranks' normal scores
-CONVINCING = 0.3  # p-value below which a first change is kept: the surrogate has already chosen the ranges
+CONVINCING = 0.15  # p-value below which a first change is kept: the surrogate has already chosen the ranges
 AGAIN = 0.5  # the same for further changes
 _LEAST_DECADES = 1.0  # width of a log range
 _LEAST_SHARE = 0.25  # width of another range, relative to where trials were run
@@ -49,7 +49,7 @@ class _Search:
 
     known: dict[tuple[str, int], Trial] = field(default_factory=dict)  # trials of all rounds, by identity and index
     outside: list[tuple[Sequence[Axis], Sequence[Trial]]] = field(default_factory=list)  # wider ranges, their trials
-    moved: bool = False
+    changed: set[str] = field(default_factory=set)  # axes whose ranges have changed
     failures: int = 0  # rounds in a row without anything better
 
     @property
@@ -66,7 +66,7 @@ class _Search:
 
     @property
     def decades(self) -> float:
-        return NEARBY if self.moved else FIRST_LOOK + FARTHER * self.failures
+        return NEARBY if self.changed else FIRST_LOOK + FARTHER * self.failures
 
 
 class Rounds:
@@ -115,9 +115,9 @@ class Rounds:
             if ranges and candidates:
                 before, after = self._results.outcome(name), candidates.outcome(name)
                 search.learn(candidates, name)
-                attempt = _judged(attempt, before, after, self._results.k(), AGAIN if search.moved else CONVINCING)
+                attempt = _judged(attempt, before, after, self._results.k(), AGAIN if search.changed else CONVINCING)
             search.failures = 0 if attempt.kept else search.failures + 1
-            search.moved |= attempt.kept
+            search.changed |= attempt.ranges.keys() if attempt.kept else set()
             attempts.append(attempt)
         kept = [attempt for attempt in attempts if attempt.kept]
         refined = self._with_proposals([attempt.optimizer for attempt in kept], self._log(kept)) if kept else self.study
@@ -232,9 +232,9 @@ def _proposed(
     reach = np.stack([places[known].min(axis=0), places[known].max(axis=0)], axis=1)
     reach = np.stack([np.minimum(reach[:, 0], present[:, 0]), np.maximum(reach[:, 1], present[:, 1])], axis=1)
     box, gain = BoxSearch(Surrogate(places, values), axes, reach, k).best(
-        present, _widths(axes, present, reach, search.moved)
+        present, _widths(axes, present, reach, search.changed)
     )
-    if not search.moved and gain < CLEAR_GAIN:
+    if not search.changed and gain < CLEAR_GAIN:
         return {}
     changed = [i for i in range(len(axes)) if not np.allclose(box[i], present[i])]
     ranges = {axes[i].key: _range(study, name, axes[i], box[i], present[i]) for i in changed}
@@ -248,17 +248,17 @@ def _values(trials: Sequence[Trial], outcome: Outcome) -> np.ndarray:
     return np.where(feasible, replace(outcome, pool=trials).ranked(), np.inf)
 
 
-def _widths(axes: Sequence[Axis], present: Box, reach: Box, moved: bool) -> Widths:
+def _widths(axes: Sequence[Axis], present: Box, reach: Box, changed: Collection[str]) -> Widths:
+    """Return which widths to choose from; only ranges that have changed before may become narrower."""
     least = np.array(
         [
             _LEAST_DECADES if isinstance(axis.dimension, Log) else _LEAST_SHARE * (high - low)
             for axis, (low, high) in zip(axes, reach, strict=True)
         ]
     )
-    width = present[:, 1] - present[:, 0]
-    if moved:
-        return Widths(least, np.maximum(_WIDEST * least, width))
-    return Widths(np.maximum(width, least), np.maximum(width, least) + least)
+    width, free = present[:, 1] - present[:, 0], np.array([axis.key in changed for axis in axes])
+    kept = np.maximum(width, least)
+    return Widths(np.where(free, least, kept), np.where(free, np.maximum(_WIDEST * least, width), kept + least))
 
 
 def _range(study: Study, name: str, axis: Axis, box: np.ndarray, present: np.ndarray) -> Dimension:
