@@ -326,7 +326,7 @@ def test_ranges_that_are_no_better_are_not_kept(store):
             assert attempt.kept == (attempt.optimizer in {change.optimizer for change in refinement.changes})
             if attempt.ranges and not attempt.kept:
                 assert attempt.p_value >= 0.15
-                assert "tried" in str(attempt)
+                assert "tried, but not kept" in str(attempt)
 
 
 def test_rounds_train_only_what_is_new(store):

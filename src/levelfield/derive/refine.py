@@ -40,14 +40,13 @@ class Attempt:
             return f"{searched} gave nothing to try"
         was, now = (format_metric(self.metric, median) for median in (self.before.median, self.after.median))
         chance = "" if math.isnan(self.p_value) else f" (p = {self.p_value:.{P_VALUE_DIGITS}g})"
-        verdict = f"median best of {self.k} {'improved' if self.kept else 'did not improve'}: {was} → {now}{chance}"
-        return f"{verdict}, after {searched}"
+        return f"median best of {self.k} {was} → {now}{chance}, after {searched}"
 
     def __str__(self) -> str:
         if not self.ranges:
             return f"{self.optimizer}: {self.outcome}."
         tried = join_words([f"{key} = {format_range(range_)}" for key, range_ in self.ranges.items()])
-        return f"{self.optimizer}: {'changed to' if self.kept else 'tried'} {tried}: {self.outcome}."
+        return f"{self.optimizer}: {'changed to' if self.kept else 'tried, but not kept:'} {tried}: {self.outcome}."
 
     def as_dict(self) -> dict[str, Any]:
         ends = {"before": self.before, "after": self.after}

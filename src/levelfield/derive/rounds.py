@@ -37,7 +37,7 @@ NEARBY = 1.0  # decades once a range has changed
 TRIES = 2  # rounds in a row without anything better that end an optimizer's search
 CLEAR_GAIN = 0.05  # expected gain that is worth trials, in standard deviations of the ranks' normal scores
 CONVINCING = 0.15  # p-value below which a first change is kept: the surrogate has already chosen the ranges
-AGAIN = 0.5  # the same for further changes
+AGAIN = 0.3  # the same for further changes
 _LEAST_DECADES = 1.0  # width of a log range
 _LEAST_SHARE = 0.25  # width of another range, relative to where trials were run
 _WIDEST = 3  # times the least width, for ranges that are narrowed
@@ -234,7 +234,7 @@ def _proposed(
     box, gain = BoxSearch(Surrogate(places, values), axes, reach, k).best(
         present, _widths(axes, present, reach, search.changed)
     )
-    if not search.changed and gain < CLEAR_GAIN:
+    if gain < CLEAR_GAIN:
         return {}
     changed = [i for i in range(len(axes)) if not np.allclose(box[i], present[i])]
     ranges = {axes[i].key: _range(study, name, axes[i], box[i], present[i]) for i in changed}
