@@ -192,26 +192,27 @@ def slopes(pool: Pool) -> dict[str, int]:
     """
     from scipy import stats
 
-    keys = [key for key, unit in pool.units.items() if np.isfinite(unit).all()]
+    keys = [key for key, unit in pool.units.items() if np.isfinite(unit).all() and np.ptp(unit[pool.better]) > 1e-9]
     freedom = len(pool.better) - len(keys) - 1
     if not keys or freedom < 3:
         return {}
     matrix = np.stack([pool.units[key] for key in keys], axis=1)
-    design = np.column_stack([np.ones(len(pool.better)), matrix[pool.better]])
-    ranks = stats.rankdata(pool.values[pool.better])
+    design = np.column_stack([np.ones(len(pool.better)), matrix[pool.better] - 0.5])
+    ranks = stats.rankdata(pool.values[pool.better]) - (len(pool.better) + 1) / 2
     fitted = np.linalg.lstsq(design, ranks)[0]
     variance = np.square(ranks - design @ fitted).sum() / freedom
     errors = np.sqrt(np.maximum(np.diag(np.linalg.pinv(design.T @ design)) * variance, 1e-30))
     p_values = 2 * stats.t.sf(np.abs(fitted / errors), freedom)[1:]
     clear = {key: int(np.sign(s)) for key, s, p in zip(keys, fitted[1:], p_values, strict=True) if p < _CLEAR}
     weights = dict(zip(keys, fitted[1:], strict=True))
-    return {key: sign for key, sign in clear.items() if not _turns(pool, [key, *pool.interacting(key)], weights)}
+    return {key: sign for key, sign in clear.items() if not _turns(pool, key, weights)}
 
 
-def _turns(pool: Pool, keys: Sequence[str], weights: Mapping[str, float]) -> bool:
-    """Return whether the trials that are farthest along the slope of these axes are worse again on average."""
+def _turns(pool: Pool, key: str, weights: Mapping[str, float]) -> bool:
+    """Return whether the trials farthest along the slope of an axis and of those it interacts with are worse again."""
     from scipy import stats
 
+    keys = [key, *(other for other in pool.interacting(key) if other in weights)]
     along = stats.rankdata(sum(weights[key] * pool.units[key] for key in keys)) / len(pool.values)
     return before(along, float(np.median(along[pool.good])), adjusted(pool, *keys)) > 0
 
