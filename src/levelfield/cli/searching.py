@@ -77,8 +77,10 @@ def refine(
         print_json(
             {"rounds": [_as_dict(refinement) for refinement in refinements], "study": last.name, "file": written}
         )
-    elif last is study:
+    elif last is study and not shortage:
         typer.echo("All ranges can stay; no new study is needed.")
+    elif last is study:
+        typer.echo("Nothing better was found, and no new study is written.")
     else:
         location = store_name(study, store, out) if rounds is not None else store
         option = f" --store {shlex.quote(without_password(location))}" if location else ""

@@ -276,10 +276,8 @@ def _range(study: Study, name: str, axis: Axis, box: np.ndarray, present: np.nda
 def _judged(attempt: Attempt, before: Outcome, after: Outcome, k: int, convincing: float) -> Attempt:
     """Compare the proposed ranges with the present ones by their trials."""
     p, sign = math.nan, before.metrics[before.select].sign
-    if len(after.pool) < FEWEST:
-        kept = False
-    elif len(before.pool) < FEWEST:
-        kept = True
+    if min(len(before.pool), len(after.pool)) < FEWEST:  # hardly anything trains there
+        kept = len(after.pool) > len(before.pool)
     else:
         p = p_value(after.ranked(), before.ranked(), k)
         kept = p < convincing
