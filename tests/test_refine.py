@@ -565,6 +565,5 @@ def test_refinement_recovers_from_bad_spaces(tmp_path, capsys):
     for name in good.optimizers:
         ours, theirs = (compared[version].outcome(name).best(good.trials) for version in ("refined", "good"))
         assert ours.low <= theirs.high, name
-        assert theirs.low <= ours.high, name
     worse = compared["bad"].outcome("adam").best(good.trials)
     assert worse.low > compared["good"].outcome("adam").best(good.trials).high  # the bad space was much worse
