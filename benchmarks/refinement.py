@@ -44,8 +44,9 @@ from refinement_cases import RULES, STEPS, Case, draw_case, with_ranges
 from refinement_taskset import print_taskset
 
 from levelfield import run
-from levelfield.analysis.boundaries import Boundary, Place, boundaries
+from levelfield.analysis.boundaries import Boundary, boundaries
 from levelfield.analysis.intervals import Interval, interval
+from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
 from levelfield.derive.refine import Refinement
 from levelfield.search import Search, trial_seed

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from levelfield.analysis.boundaries import Place, judge_axes
+from levelfield.analysis.boundaries import judge_axes
 from levelfield.analysis.intervals import Interval, interval
 from levelfield.analysis.outcomes import Outcome
+from levelfield.analysis.ranges import Place
 from levelfield.hyperparameters import FRACTION, POSITIVE
 from levelfield.space import Axis, parse_axis
 from levelfield.trial import Curve, Direction, Point, Status, Trial

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu, norm, qmc, rankdata
 
 import levelfield as lf
-from levelfield.analysis.boundaries import Boundary, Place, judge_axes
+from levelfield.analysis.boundaries import Boundary, judge_axes
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.range_tests import higher, parabola
+from levelfield.analysis.ranges import Place
 from levelfield.hyperparameters import Hyperparameter
 from levelfield.report.narrative import search_sentences
 from levelfield.search import Search

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from helpers import make_study
 
-from levelfield.analysis.boundaries import Place
 from levelfield.analysis.intervals import Interval
+from levelfield.analysis.ranges import Place
 from levelfield.executors.local import LocalExecutor
 from levelfield.run import read_pools, run
 from levelfield.search import Search

@@ -124,6 +124,10 @@ def damping(usual: float) -> Hyperparameter:
     return replace(NOT_NEGATIVE, usual=usual, group="epsilon", usual_range=_EPSILON)
 
 
+_RMS = {"rho": decay(0.9, _RHO), "epsilon": damping(1e-10)}
+_MOMENTS = {"beta1": decay(0.9, _BETA1), "beta2": decay(0.999, _BETA2), "epsilon": damping(1e-8)}
+
+
 def rule(*, buffers: tuple[float, ...] = (), **hyperparameters: Hyperparameter) -> Callable[[Update], Update]:
     """Declare one of the paper's rules by its equations.
 
@@ -157,13 +161,7 @@ def nesterov(t: Any, g: Any, v: Any, learning_rate: Any, momentum: Any) -> tuple
     return -learning_rate * (momentum * v + g), v
 
 
-@rule(
-    buffers=(1.0, 0.0),
-    learning_rate=STEP_SIZE,
-    momentum=decay(0.0, _MOMENTUM),
-    rho=decay(0.9, _RHO),
-    epsilon=damping(1e-10),
-)
+@rule(buffers=(1.0, 0.0), learning_rate=STEP_SIZE, momentum=decay(0.0, _MOMENTUM), **_RMS)
 def rmsprop(
     t: Any, g: Any, v: Any, m: Any, learning_rate: Any, momentum: Any, rho: Any, epsilon: Any
 ) -> tuple[Any, ...]:
@@ -172,13 +170,7 @@ def rmsprop(
     return -m, v, m
 
 
-@rule(
-    buffers=(1.0, 0.0),
-    learning_rate=STEP_SIZE,
-    momentum=decay(0.9, _MOMENTUM),
-    rho=decay(0.9, _RHO),
-    epsilon=damping(1e-10),
-)
+@rule(buffers=(1.0, 0.0), learning_rate=STEP_SIZE, momentum=decay(0.9, _MOMENTUM), **_RMS)
 def rmsterov(
     t: Any, g: Any, v: Any, m: Any, learning_rate: Any, momentum: Any, rho: Any, epsilon: Any
 ) -> tuple[Any, ...]:
@@ -188,13 +180,7 @@ def rmsterov(
     return -(momentum * m + scaled), v, m
 
 
-@rule(
-    buffers=(0.0, 0.0),
-    learning_rate=STEP_SIZE,
-    beta1=decay(0.9, _BETA1),
-    beta2=decay(0.999, _BETA2),
-    epsilon=damping(1e-8),
-)
+@rule(buffers=(0.0, 0.0), learning_rate=STEP_SIZE, **_MOMENTS)
 def adam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, ...]:
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2
@@ -202,13 +188,7 @@ def adam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: 
     return -learning_rate * m / (sqrt(v) + epsilon) * b, m, v
 
 
-@rule(
-    buffers=(0.0, 0.0),
-    learning_rate=STEP_SIZE,
-    beta1=decay(0.9, _BETA1),
-    beta2=decay(0.999, _BETA2),
-    epsilon=damping(1e-8),
-)
+@rule(buffers=(0.0, 0.0), learning_rate=STEP_SIZE, **_MOMENTS)
 def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> tuple[Any, ...]:
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g**2

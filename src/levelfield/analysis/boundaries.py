@@ -7,9 +7,8 @@ it can be tested and repeated.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,11 +33,11 @@ from levelfield.analysis.range_tests import (
     parabola,
     slopes,
 )
+from levelfield.analysis.ranges import Place, limits, proposed_range
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_number, format_range, join_words
-from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
-from levelfield.rounding import half_decade
-from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
+from levelfield.hyperparameters import Hyperparameter
+from levelfield.space import Axis, Choice, Dimension, Integer, Value
 from levelfield.trial import Trial
 
 # scipy.stats takes a second to import. The functions that need it import it themselves, because `status` and `plan`
@@ -52,21 +51,7 @@ _NEAREST = 0.25  # share of a range: good trials at a border are closer to it
 _GOOD = 0.2  # share of the pool: its best trials are the good ones, at least FEWEST
 _CLEAR = 0.005  # p-value below which an axis clearly has an effect on the training loss
 _LEARNED = 0.05  # relative decrease of the training loss that shows that something was learned
-_DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
-_TINY = 1e-30  # stands for "above 0"
 _ROUNDING = 1e-9
-
-
-class Place(StrEnum):
-    """Where the good trials lie."""
-
-    INSIDE = "inside"
-    LOWER = "at the lower border"
-    UPPER = "at the upper border"
-    WIDE = "too wide"
-    FLAT = "flat"
-    FIXED = "fixed"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -171,13 +156,19 @@ class Boundary:
         return f"the {join_words([first, *rest])} are {quality}"
 
 
-def boundaries(results: Results, k: int | None = None) -> list[Boundary]:
-    """Judge every axis of every optimizer of a study by its trials."""
+def boundaries(
+    results: Results, k: int | None = None, beyond: Mapping[str, Sequence[Trial]] | None = None
+) -> list[Boundary]:
+    """Judge every axis of every optimizer of a study by its trials.
+
+    ``beyond`` are trials of optimizers from wider spaces that contain the study's.
+    """
     study, verdicts = results.study, []
     for name, outcome in results.outcomes.items():
         axes = tuple(study.optimizer(name).space)
         domains = [study.domain(name, axis.name) for axis in axes]
-        verdicts += judge_axes(outcome, axes, domains, results.k(k), results.trials[name])
+        outside = (beyond or {}).get(name, ())
+        verdicts += judge_axes(outcome, axes, domains, results.k(k), results.trials[name], outside)
     return verdicts
 
 
@@ -196,9 +187,9 @@ def judge_axes(
     """
     by_loss = _learned_nothing(outcome, [axis for axis in axes if axis.dimension.free])
     trials = outcome.pool if tried is None else tried
-    values = np.array([(_progress if by_loss else _value)(outcome, trial) for trial in trials], float)
+    values = _progresses(outcome, trials) if by_loss else outcome.ranked_trials(trials)
     pool, known = _pool(axes, trials, values, by_loss), int(np.isfinite(values).sum())
-    wider = _pool(axes, beyond, np.array([_value(outcome, trial) for trial in beyond], float))
+    wider = _pool(axes, beyond, outcome.ranked_trials(beyond))
     improving = slopes(pool) if known >= FEWEST else {}
     chances = weights(np.where(np.isfinite(values), values, np.nan), k)
     divisors = {axis.divisor for axis in axes}
@@ -219,10 +210,8 @@ def judge_axes(
     return verdicts
 
 
-def _value(outcome: Outcome, trial: Trial) -> float:
-    """Return the selection metric with the sign that makes lower better; infinity if infeasible or not finite."""
-    value = trial.curve.at(outcome.select, outcome.step) * outcome.metrics[outcome.select].sign
-    return value if trial.feasible and math.isfinite(value) else math.inf
+def _progresses(outcome: Outcome, trials: Sequence[Trial]) -> np.ndarray:
+    return np.array([_progress(outcome, trial) for trial in trials], float)
 
 
 def _progress(outcome: Outcome, trial: Trial) -> float:
@@ -270,7 +259,7 @@ def _judge_range(
     if place is None:
         needed = _needed(pool, unit, sides, ended, fit)
         return Boundary(name, axis, Place.UNKNOWN, lower, upper, ends, beyond=outside.counts, needed=needed)
-    proposal = _proposal(axis, domain, place, ends)
+    proposal = proposed_range(axis, domain, place, ends)
     return Boundary(name, axis, place, lower, upper, ends, proposal, beyond=outside.counts, by_beyond=by_beyond)
 
 
@@ -459,8 +448,7 @@ def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
     units = (np.array([axis.dimension.unit(axis.coordinate(point)) for point in points]) for axis in axes)
     if all(parabola(unit[known], last[known]).p >= _CLEAR for unit in units if np.isfinite(unit).all()):
         return True
-    progress = np.array([_progress(outcome, trial) for trial in outcome.pool])
-    correlation = stats.spearmanr(progress[known], last[known])
+    correlation = stats.spearmanr(_progresses(outcome, outcome.pool)[known], last[known])
     return bool(correlation.statistic > 0 and correlation.pvalue < _CLEAR)
 
 
@@ -502,79 +490,7 @@ def _judge_choice(
     needed = None
     if place is Place.UNKNOWN and fit.needed < math.inf:
         needed = max(1, math.ceil(fit.needed - len(labels)))
-    proposal = _proposal(axis, domain, place, (winner, winner))
+    proposal = proposed_range(axis, domain, place, (winner, winner))
     return Boundary(
         name, axis, place, lower, upper, (winner,), proposal, beyond=outside.counts, by_beyond=by_beyond, needed=needed
     )
-
-
-def _proposal(axis: Axis, domain: Hyperparameter, place: Place, good: Sequence[Value]) -> Dimension | None:
-    """Return the range that the good trials call for, within the hyperparameter's domain; None if this one can stay."""
-    if place not in (Place.LOWER, Place.UPPER, Place.WIDE):
-        return None
-    old = axis.dimension
-    if isinstance(old, Choice):
-        return _longer_choice(axis, domain, place)
-    first, last = (float(end) for end in old.ends)
-    low, high = (float(end) for end in good)
-    log = isinstance(old, Log)
-    if log:
-        first, last, low, high = (math.log10(value) for value in (first, last, low, high))
-    width = last - first
-    step = min(max(width, _DECADES[0]), _DECADES[1]) if log else width / 2
-    margin = max(0.5, (high - low) / 2) if log else max(0.1 * width, (high - low) / 2)
-    new_low = first - step if place is Place.LOWER else max(first, low - margin)
-    new_high = last + step if place is Place.UPPER else min(last, high + margin)
-    rounded_low, rounded_high = rounded_ends(old, new_low, new_high, log)
-    # An end that stays is not rounded: inward, that could cut off good trials; outward, it would widen the range.
-    rounded_low = float(old.ends[0]) if new_low == first else rounded_low
-    rounded_high = float(old.ends[-1]) if new_high == last else rounded_high
-    lowest, highest = limits(axis, domain)
-    lowest = lowest if place is Place.LOWER else max(lowest, float(old.ends[0]))
-    highest = highest if place is Place.UPPER else min(highest, float(old.ends[-1]))
-    ends = max(rounded_low, lowest), min(rounded_high, highest)
-    if isinstance(old, Integer):
-        ends = math.ceil(ends[0]), math.floor(ends[1])
-    if not ends[0] < ends[1] < math.inf:
-        return None
-    new = dimension({next(iter(old.spec())): list(ends)})
-    moved = {Place.LOWER: ends[0] < float(old.ends[0]), Place.UPPER: ends[1] > float(old.ends[-1])}.get(place, True)
-    return new if moved and new != old else None
-
-
-def rounded_ends(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
-    """Round outward: to half-decades, to integers, or to two digits of the old range's width."""
-    if log:
-        # A little beyond a round number counts as that number.
-        return half_decade(low + 0.05, up=False), half_decade(high - 0.05, up=True)
-    if isinstance(old, Integer):
-        return math.floor(low), math.ceil(high)
-    first, last = (float(end) for end in old.ends)
-    unit = 10.0 ** math.floor(math.log10((last - first) / 10))
-    return round(math.floor(low / unit + 1e-9) * unit, 12), round(math.ceil(high / unit - 1e-9) * unit, 12)
-
-
-def limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:
-    """Return the values between which the axis's coordinate must stay."""
-    if axis.one_minus:
-        return max(CLOSEST_TO_1, 1 - domain.high), min(1.0, 1 - domain.low)
-    if axis.divisor:
-        return _TINY, math.inf
-    positive = isinstance(axis.dimension, Log) or (domain.open and domain.low >= 0)
-    return max(domain.low, _TINY) if positive else domain.low, domain.high
-
-
-def _longer_choice(axis: Axis, domain: Hyperparameter, place: Place) -> Dimension | None:
-    """Return the choice with one more value beyond the winning end, as far from it as its neighbor."""
-    values = sorted(float(value) for value in axis.dimension.ends)
-    if place is Place.WIDE or len(values) < 2:
-        return None
-    end, neighbor = (values[0], values[1]) if place is Place.LOWER else (values[-1], values[-2])
-    beyond = end * end / neighbor if min(values) > 0 else 2 * end - neighbor
-    beyond = float(f"{beyond:.3g}")
-    lowest, highest = limits(axis, domain)
-    if not lowest <= beyond <= highest:
-        return None
-    old = axis.dimension.ends
-    longer = [beyond, *old] if old[0] == end else [*old, beyond]
-    return dimension({"choice": longer})

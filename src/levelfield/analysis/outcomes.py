@@ -92,6 +92,11 @@ class Outcome:
         values = self.values(metric) * self.metrics[metric or self.select].sign
         return np.where(np.isfinite(values), values, np.inf)
 
+    def ranked_trials(self, trials: Sequence[Trial]) -> np.ndarray:
+        """Return the selection metric of any trials, lower is better; infinity for infeasible ones."""
+        feasible = np.array([trial.feasible for trial in trials], bool)
+        return np.where(feasible, replace(self, pool=trials).ranked(), np.inf)
+
     def best(self, k: int, metric: str | None = None, *, bootstrap: int | None = None, seed: int = 0) -> Estimate:
         """Return the distribution of ``metric`` for the best of k trials by ``select``.
 

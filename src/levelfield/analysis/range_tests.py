@@ -30,7 +30,7 @@ _MOST = 100_000  # trials up to which an extrapolation is told
 def higher(first: np.ndarray, second: np.ndarray) -> float:
     """Return the z-score of a Mann–Whitney test of whether the first numbers are higher than the second.
 
-    It is corrected for continuity and ties. It is −inf if either is empty, because then there is no evidence.
+    It is corrected for continuity and ties. If either is empty, there is no evidence, and the z-score is −inf.
 
     >>> round(higher(np.array([7, 8, 9]), np.arange(7)), 2)
     2.28
@@ -155,7 +155,7 @@ def nearer(pool: Pool, distance: np.ndarray) -> float:
     """Return the evidence that the good trials are nearer to a border than the others, given the distances to it.
 
     It must hold with and without infeasible trials: that these fill the other part of the range says nothing about
-    the feasible ones, and if they fill this part, the border is no good place.
+    the feasible ones, and if they fill this part, the border is not a good place.
     """
     feasible = pool.others[np.isfinite(pool.values[pool.others])]
     return min(higher(distance[others], distance[pool.good]) for others in (pool.others, feasible))

@@ -4,7 +4,7 @@ Each round of an optimizer has three steps:
 
 1. Trials in wider ranges, on all axes at once, because hyperparameters make up for each other.
 2. A surrogate of all its trials so far proposes ranges, if it expects a clear gain. Ranges that have not changed yet
-   are not narrowed: a narrower space always looks better, so that is no reason to change it.
+   are not narrowed, because any space looks better if it is narrowed around its best trials.
 3. As many trials in the proposed ranges as in the present ones. They decide.
 
 A round that finds nothing better looks farther next time; two in a row end the optimizer's search.
@@ -15,18 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.boundaries import FEWEST, Boundary, judge_axes, limits, rounded_ends
+from levelfield.analysis.boundaries import FEWEST, Boundary, boundaries
 from levelfield.analysis.intervals import interval
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.permutation import p_value
+from levelfield.analysis.ranges import limits, range_like, rounded_ends
 from levelfield.analysis.results import Results
 from levelfield.analysis.surrogate import Box, BoxSearch, Surrogate, Widths, positions, present_box
 from levelfield.derive.refine import Attempt, Refinement, next_name, with_spaces
-from levelfield.space import Axis, Choice, Dimension, Integer, Log, dimension
+from levelfield.space import Axis, Choice, Dimension, Log
 from levelfield.study import Refined, Study, optimizer_table
 from levelfield.trial import Trial
 from levelfield.usual import usual_interval
@@ -76,6 +76,7 @@ class Rounds:
         self.study = study
         self._searches = {name: _Search() for name in study.optimizers if study.optimizer(name).space.free}
         self._results: Results | None = None
+        self._verdicts: list[Boundary] = []  # on the ranges of these results
         self._proposed: dict[str, dict[str, Dimension]] = {}
 
     @property
@@ -95,13 +96,14 @@ class Rounds:
 
     def propose(self, results: Results, outside: Results) -> Study | None:
         """Return the study with ranges to try, after trials in the present and in the wider ranges; None for none."""
-        self._results, self._proposed = results, {}
+        self._results = results
         for name in self.open:
             search = self._searches[name]
             search.learn(results, name)
             search.learn(outside, name)
             search.outside.append((outside.study.optimizer(name).space.free, outside.trials[name]))
-            self._proposed[name] = self._ranges(name, search)
+        self._verdicts = self._boundaries(results)
+        self._proposed = {name: self._ranges(name, results) for name in self.open}
         names = [name for name in self.open if self._proposed[name]]
         return self._with_proposals(names, ()) if names else None
 
@@ -121,7 +123,7 @@ class Rounds:
             attempts.append(attempt)
         kept = [attempt for attempt in attempts if attempt.kept]
         refined = self._with_proposals([attempt.optimizer for attempt in kept], self._log(kept)) if kept else self.study
-        refinement = Refinement(self._results, self._boundaries(self._results), refined, attempts)
+        refinement = Refinement(self._results, self._verdicts, refined, attempts)
         self.study = refined
         return refinement
 
@@ -129,29 +131,19 @@ class Rounds:
         """Return the verdicts on the ranges as they are now."""
         return Refinement(results, self._boundaries(results), self.study)
 
-    def _ranges(self, name: str, search: _Search) -> dict[str, Dimension]:
-        """Return the ranges to try: those that the surrogate proposes, and choices that should go on."""
-        assert self._results
-        axes, outcome = self.study.optimizer(name).space.free, self._results.outcome(name)
-        proposals = _proposed(self.study, name, axes, search, outcome, self._results.k())
-        for verdict in self._verdicts(self._results, name):
-            if isinstance(verdict.axis.dimension, Choice) and verdict.proposal:
+    def _ranges(self, name: str, results: Results) -> dict[str, Dimension]:
+        """Return the ranges to try: those that the surrogate proposes, and longer choices."""
+        proposals = _proposed(self.study, name, self._searches[name], results.outcome(name), results.k())
+        for verdict in self._verdicts:
+            if verdict.optimizer == name and isinstance(verdict.axis.dimension, Choice) and verdict.proposal:
                 proposals[verdict.axis.key] = verdict.proposal
         return proposals
 
     def _boundaries(self, results: Results) -> list[Boundary]:
-        return [verdict for name in results.outcomes for verdict in self._verdicts(results, name)]
-
-    def _verdicts(self, results: Results, name: str) -> list[Boundary]:
-        axes = tuple(self.study.optimizer(name).space)
-        domains = [self.study.domain(name, axis.name) for axis in axes]
-        tried, beyond = results.trials[name], self._around(name)
-        return judge_axes(results.outcome(name), axes, domains, results.k(), tried=tried, beyond=beyond)
+        return boundaries(results, beyond={name: self._around(name) for name in self._searches})
 
     def _around(self, name: str) -> Sequence[Trial]:
         """Return the latest trials in wider ranges that hold the present ones."""
-        if name not in self._searches:
-            return ()
         inner = present_box(self.study.optimizer(name).space.free)
         for axes, trials in reversed(self._searches[name].outside):
             outer = present_box(axes)
@@ -170,14 +162,13 @@ class Rounds:
 
     def _log(self, kept: Sequence[Attempt]) -> list[Refined]:
         """Return an entry for each range that changes."""
-        assert self._results
         log = []
         for attempt in kept:
             name, search = attempt.optimizer, self._searches[attempt.optimizer]
             axes, outside = search.outside[-1]
             wider = {axis.key: axis.dimension.spec() for axis in axes}
-            for verdict in self._verdicts(self._results, name):
-                if (key := verdict.axis.key) in attempt.ranges:
+            for verdict in self._verdicts:
+                if verdict.optimizer == name and (key := verdict.axis.key) in attempt.ranges:
                     log.append(
                         Refined(
                             study=self.study.name,
@@ -207,25 +198,15 @@ def _widened(study: Study, name: str, axis: Axis, decades: float) -> Dimension:
         usual = usual_interval(study, name, axis) or (-math.inf, math.inf)
         margin = (high - low) / 2
         ends = [min(low, max(low - margin, usual[0])), max(high, min(high + margin, usual[1]))]
-    return _dimension(axis, max(ends[0], lowest), min(ends[1], highest))
+    return range_like(axis.dimension, max(ends[0], lowest), min(ends[1], highest))
 
 
-def _dimension(axis: Axis, low: float, high: float) -> Dimension:
-    """Return a range of the axis's kind."""
-    ends: list[Any] = [low, high]
-    if isinstance(axis.dimension, Integer):
-        ends = [math.ceil(low), math.floor(high)]
-    return dimension({next(iter(axis.dimension.spec())): ends})
-
-
-def _proposed(
-    study: Study, name: str, axes: Sequence[Axis], search: _Search, outcome: Outcome, k: int
-) -> dict[str, Dimension]:
+def _proposed(study: Study, name: str, search: _Search, outcome: Outcome, k: int) -> dict[str, Dimension]:
     """Return the ranges to try instead of the present ones; empty if the surrogate expects no clear gain."""
-    trials = search.trials
+    axes, trials = study.optimizer(name).space.free, search.trials
     places = positions(axes, [trial.point.hyperparameters for trial in trials])
     known = np.isfinite(places).all(axis=1)
-    values = _values(trials, outcome)
+    values = outcome.ranked_trials(trials)
     if known.sum() < FEWEST or len(np.unique(values[known])) < 2:
         return {}
     present = present_box(axes)
@@ -240,12 +221,6 @@ def _proposed(
     ranges = {axes[i].key: _range(study, name, axes[i], box[i], present[i]) for i in changed}
     by_key = {axis.key: axis for axis in axes}
     return {key: range_ for key, range_ in ranges.items() if range_ != by_key[key].dimension}
-
-
-def _values(trials: Sequence[Trial], outcome: Outcome) -> np.ndarray:
-    """Return the selection metric with the sign that makes lower better; infinity for infeasible trials."""
-    feasible = np.array([trial.feasible for trial in trials])
-    return np.where(feasible, replace(outcome, pool=trials).ranked(), np.inf)
 
 
 def _widths(axes: Sequence[Axis], present: Box, reach: Box, changed: Collection[str]) -> Widths:
@@ -270,7 +245,7 @@ def _range(study: Study, name: str, axis: Axis, box: np.ndarray, present: np.nda
     low, high = (
         before if math.isclose(now, was) else end for before, now, was, end in zip(old, box, present, ends, strict=True)
     )
-    return _dimension(axis, max(low, lowest), min(high, highest))
+    return range_like(axis.dimension, max(low, lowest), min(high, highest))
 
 
 def _judged(attempt: Attempt, before: Outcome, after: Outcome, k: int, convincing: float) -> Attempt:

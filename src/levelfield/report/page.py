@@ -13,8 +13,9 @@ from typing import Any
 
 import jinja2
 
-from levelfield.analysis.boundaries import Boundary, Place, boundaries
+from levelfield.analysis.boundaries import Boundary, boundaries
 from levelfield.analysis.health import Check, health
+from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
 from levelfield.formatting import (

@@ -15,9 +15,10 @@ from enum import StrEnum
 from typing import Any
 
 from levelfield.analysis.best_of import check_k
-from levelfield.analysis.boundaries import Place, boundaries
+from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
 from levelfield.analysis.permutation import holm, lead_tests
+from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_range
 from levelfield.taxonomy.coverage import Coverage, edge_coverage
