@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 import levelfield as lf
+from levelfield.executors.base import Take
 from levelfield.trial import Curve, Point, Progress, Status, Trial
 
 NOWHERE = {"devices": 1, "device": "none", "backend": "none", "precision": "none", "versions": {"levelfield": "0"}}
@@ -37,15 +37,14 @@ class FormulaExecutor:
 
     def check(self, study: lf.Study) -> None: ...
 
-    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
+    def train(self, study: lf.Study, take: Take) -> Iterator[Progress]:
+        while batch := take(self.slots):
+            yield from self._train(study, batch.optimizer, batch.points, take)
+
+    def _train(self, study: lf.Study, optimizer: str, held: list[Point], take: Take) -> Iterator[Progress]:
         self.asked.append(optimizer)
-        held: list[Point] = []
-        while True:
-            while len(held) < self.slots and (point := take()):
-                held.append(point)
-                self.started.append((optimizer, point))
-            if not held:
-                return
+        self.started += [(optimizer, point) for point in held]
+        while held:
             if self.stretches is not None:
                 self.stretches -= 1
                 if self.stretches < 0:
@@ -55,7 +54,12 @@ class FormulaExecutor:
             self.finished += [(optimizer, point.index) for point in done]
             self.trained += [(study.name, optimizer, point.index) for point in done]
             trials = [self._trial(study, optimizer, point) for point in done]
-            yield Progress(trials, len(held), trial_steps=study.steps * len(done), seconds=0.1)
+            steps = study.steps * len(done)
+            yield Progress(optimizer, trials, [], len(held), trial_steps=steps, seconds=0.1, provenance=NOWHERE)
+            if free := self.slots - len(held):
+                batch = take(free, optimizer)
+                held += batch.points if batch else []
+                self.started += [(optimizer, point) for point in batch.points] if batch else []
 
     def _trial(self, study: lf.Study, optimizer: str, point: Point) -> Trial:
         loss = self.loss(optimizer, point)
@@ -64,9 +68,6 @@ class FormulaExecutor:
         losses[-1] = loss
         status = Status.FEASIBLE if math.isfinite(loss) else Status.INFEASIBLE
         return Trial(point, status, Curve(steps, {"train_loss": losses}))
-
-    def provenance(self) -> Mapping[str, Any]:
-        return NOWHERE
 
     def gradient_scale(self, study: lf.Study) -> float:
         return 1.0

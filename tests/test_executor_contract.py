@@ -10,9 +10,9 @@ from fakes import FormulaExecutor
 
 import levelfield as lf
 from levelfield.executors import EXECUTORS, get_executor
-from levelfield.executors.base import Executor
+from levelfield.executors.base import Executor, hand_out
 from levelfield.search import Search
-from levelfield.trial import Point, Status, Trial
+from levelfield.trial import Batch, Point, Status, Trial
 from levelfield.workloads import get_workload
 
 STUDY = lf.Study(
@@ -53,8 +53,7 @@ def points(count: int, optimizer: str) -> list[Point]:
 
 
 def train(executor: Executor, optimizer: str, handed_out: list[Point]) -> list[Trial]:
-    waiting = iter(handed_out)
-    progress = executor.train(STUDY, optimizer, lambda: next(waiting, None))
+    progress = executor.train(STUDY, hand_out(optimizer, handed_out))
     return [trial for stretch in progress for trial in stretch.finished]
 
 
@@ -95,25 +94,40 @@ def test_take_can_return_a_point_after_none(factory):
     """A trial that ends infeasible makes the pool need one more point."""
     first, second = points(2, "momentum")
     reported: list[Trial] = []
-
-    def take() -> Point | None:
-        if not started:
-            started.append(first)
-            return first
-        if reported and len(started) == 1:
-            started.append(second)
-            return second
-        return None
-
     started: list[Point] = []
-    for progress in factory(2).train(STUDY, "momentum", take):
+
+    def take(count: int, optimizer: str | None = None) -> Batch | None:
+        point = first if not started else second if reported and len(started) == 1 else None
+        if point is None:
+            return None
+        started.append(point)
+        return Batch("momentum", [point])
+
+    for progress in factory(2).train(STUDY, take):
         reported += progress.finished
     assert [trial.point for trial in reported] == [first, second]
 
 
+def test_every_optimizer_is_trained_with_its_own_points(factory):
+    waiting = {name: points(3, name) for name in STUDY.optimizers}
+
+    def take(count: int, optimizer: str | None = None) -> Batch | None:
+        name = optimizer or max(waiting, key=lambda name: len(waiting[name]))
+        chosen, waiting[name] = waiting[name][:count], waiting[name][count:]
+        return Batch(name, chosen) if chosen else None
+
+    trained = [
+        (progress.optimizer, trial.point) for progress in factory(2).train(STUDY, take) for trial in progress.finished
+    ]
+    assert len(trained) == 6
+    for name in STUDY.optimizers:
+        assert {point.index: point for optimizer, point in trained if optimizer == name} == dict(
+            enumerate(points(3, name))
+        )
+
+
 def test_training_can_be_closed_at_any_time(factory):
-    waiting = iter(points(5, "momentum"))
-    progress: Iterator = factory(1).train(STUDY, "momentum", lambda: next(waiting, None))
+    progress: Iterator = factory(1).train(STUDY, hand_out("momentum", points(5, "momentum")))
     next(progress)
     progress.close()
 
@@ -122,10 +136,10 @@ def test_without_points_nothing_is_trained(factory):
     assert train(factory(2), "sgd", []) == []
 
 
-def test_an_executor_checks_a_study_and_has_provenance(factory):
+def test_an_executor_checks_a_study_and_tells_where_trials_were_trained(factory):
     executor = factory(1)
     executor.check(STUDY)
-    provenance = executor.provenance()
-    assert {"versions", "device", "devices", "backend", "precision"} <= provenance.keys()
+    finished = [stretch for stretch in executor.train(STUDY, hand_out("sgd", points(1, "sgd"))) if stretch.finished]
+    assert {"versions", "device", "devices", "backend", "precision"} <= finished[0].provenance.keys()
     scale = executor.gradient_scale(STUDY)
     assert scale is None or scale > 0

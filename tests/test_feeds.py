@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from training_helpers import from_list
 
 import levelfield as lf
 from levelfield.data import Data, Pass, Stream
 from levelfield.errors import OutOfMemory, StudyError
 from levelfield.executors import local
+from levelfield.executors.base import Take, hand_out
 from levelfield.executors.local import LocalExecutor
 from levelfield.models.layers import cross_entropy
 from levelfield.models.regularization import l2_regularized, weight_decay
@@ -97,7 +99,7 @@ def trials(
     traced = tuple(points[0].hyperparameters)
     job = Job(on, get_rule("sgd"), schedule, steps, on.batch_size, on.eval_interval, traced)
     waiting = iter(points)
-    segments = train(program(job, slots), lambda: next(waiting, None))
+    segments = train(program(job, slots), "sgd", from_list(waiting))
     finished = [trial for segment in segments for trial in segment.finished]
     return sorted(finished, key=lambda trial: trial.point.index)
 
@@ -172,7 +174,7 @@ def test_weight_decay_follows_the_schedule():
 def test_the_weight_decay_of_a_rule_is_not_applied_twice():
     job = Job(workload("arrays"), get_rule("optax.adamw"), "constant", 5, BATCH, 5, ("learning_rate", "weight_decay"))
     waiting = iter(points(1, weight_decay=1.0))
-    (segment,) = train(program(job, 1), lambda: next(waiting, None))
+    (segment,) = train(program(job, 1), "sgd", from_list(waiting))
     params = {"w": jnp.ones((3, 1)), "b": jnp.ones(1)}
     tx = lf.optimizer("optax.adamw", learning_rate=0.05, weight_decay=1.0)
     held = tx.init(params)
@@ -236,10 +238,12 @@ def quadratic(pool: int = 8) -> lf.Study:
     return lf.Study(workload="quadratic", steps=20, eval_interval=10, trials=1, pool=pool, optimizers={"sgd": space})
 
 
+def first_points(count: int) -> Take:
+    return hand_out("sgd", map(Search(quadratic(), "sgd").point, range(count)))
+
+
 def run(executor: LocalExecutor, study: lf.Study) -> tuple[list[Trial], list[str]]:
-    search = Search(study, "sgd")
-    waiting = iter(range(study.pool))
-    segments = list(executor.train(study, "sgd", lambda: next((search.point(index) for index in waiting), None)))
+    segments = list(executor.train(study, first_points(study.pool)))
     finished = [trial for segment in segments for trial in segment.finished]
     return sorted(finished, key=lambda trial: trial.point.index), [segment.note for segment in segments if segment.note]
 
@@ -253,9 +257,9 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
     real = local.train
     calls = []
 
-    def failing(compiled: Program, take: Any) -> Any:
+    def failing(compiled: Program, optimizer: str, take: Any) -> Any:
         calls.append(compiled.slots)
-        for number, segment in enumerate(real(compiled, take)):
+        for number, segment in enumerate(real(compiled, optimizer, take)):
             if compiled.slots > 2 and number == 1:
                 raise jax.errors.JaxRuntimeError(str(Exhausted()))
             yield segment
@@ -271,24 +275,26 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
 
 
 def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
-    def failing(compiled: Program, take: Any) -> Any:
-        take()
+    def failing(compiled: Program, optimizer: str, take: Any) -> Any:
+        take(1)
         raise jax.errors.JaxRuntimeError(str(Exhausted()))
         yield
 
     monkeypatch.setattr(local, "train", failing)
-    with pytest.raises(OutOfMemory, match="a single trial with batch_size = 16 does not fit"):
-        run(LocalExecutor(2), quadratic())
+    (progress,) = [part for part in LocalExecutor(2).train(quadratic(), first_points(2)) if part.failed]
+    assert isinstance(progress.error, OutOfMemory)
+    assert "a single trial with batch_size = 16 does not fit" in progress.failed[0].reason
 
 
 def test_another_failure_is_not_mistaken_for_lack_of_memory(monkeypatch):
-    def failing(compiled: Program, take: Any) -> Any:
+    def failing(compiled: Program, optimizer: str, take: Any) -> Any:
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
         yield
 
     monkeypatch.setattr(local, "train", failing)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        run(LocalExecutor(2), quadratic())
+    (progress,) = LocalExecutor(2).train(quadratic(), first_points(2))
+    assert [failure.point.index for failure in progress.failed] == [0, 1]
+    assert progress.failed[0].reason == "JaxRuntimeError: INTERNAL: something else"
 
 
 def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from training_helpers import DIVERGES, WALK, assert_same, by_index, job_of, stretches, trained, walkers
@@ -62,14 +64,14 @@ def test_finished_trials_are_seen_before_the_next_point_is_taken() -> None:
     log: list[str] = []
     queue = iter([Point(i, {"learning_rate": DIVERGES if i == 0 else 0.1}, i) for i in range(2)])
 
-    def take() -> Point | None:
-        point = next(queue, None)
-        log.append(f"take {point.index if point else None}")
-        return point
+    def take(count: int) -> list[Point]:
+        points = list(itertools.islice(queue, count))
+        log.append(f"take {[point.index for point in points]}")
+        return points
 
-    for stretch in train(program(job, 1), take):
+    for stretch in train(program(job, 1), "sgd", take):
         log += [f"finished {trial.point.index}" for trial in stretch.finished]
-    assert log == ["take 0", "finished 0", "take 1", "finished 1", "take None"]
+    assert log == ["take [0]", "finished 0", "take [1]", "finished 1", "take []"]
 
 
 def test_nothing_to_train_trains_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from training_helpers import from_list
 
 import levelfield as lf
 from levelfield.executors.local import job
@@ -73,7 +74,7 @@ def test_on_a_gpu_a_trial_among_many_equals_the_trial_alone(name):
 
     def losses(slots: int, indices: list[int]) -> dict[int, np.ndarray]:
         waiting = iter([search.point(index) for index in indices])
-        stretches = train(program(job(study, "sgd"), slots), lambda: next(waiting, None))
+        stretches = train(program(job(study, "sgd"), slots), "sgd", from_list(waiting))
         trials = [trial for stretch in stretches for trial in stretch.finished]
         return {trial.point.index: trial.curve.values["train_loss"] for trial in trials}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -39,8 +41,13 @@ def job_of(
 
 
 def stretches(job: Job, slots: int, points: list[Point]) -> list[Progress]:
-    queue = iter(points)
-    return list(train(program(job, slots), lambda: next(queue, None)))
+    return list(train(program(job, slots), "optimizer", from_list(points)))
+
+
+def from_list(points: Iterable[Point]) -> Callable[[int], list[Point]]:
+    """Return a function that hands out these points, as many as it is asked for."""
+    waiting = iter(points)
+    return lambda count: list(itertools.islice(waiting, count))
 
 
 def trained(job: Job, slots: int, points: list[Point]) -> list[Trial]:

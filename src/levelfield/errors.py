@@ -10,6 +10,7 @@ LevelfieldError
 │   ├── StaleTrials       stored trials of another version of the study's custom code
 │   └── DataError         data that are missing, damaged or not what they should be
 ├── SearchExhausted       no points are left to try and the pool is not full (exit code 1)
+├── TrialFailed           trials could not be run to their end (exit code 1)
 └── OutOfMemory           not even one trial fits on the device (exit code 1)
 """
 
@@ -61,6 +62,10 @@ class DataError(UsageError):
 
 
 class SearchExhausted(LevelfieldError):
+    pass
+
+
+class TrialFailed(LevelfieldError):
     pass
 
 

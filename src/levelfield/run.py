@@ -5,10 +5,9 @@ The CLI and ``levelfield.compare`` both call this module.
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,9 @@ from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
 from levelfield.derive.rounds import Rounds
-from levelfield.errors import SearchExhausted, StaleTrials, UsageError
+from levelfield.errors import SearchExhausted, StaleTrials, TrialFailed, UsageError
 from levelfield.executors import Executor, get_executor
+from levelfield.executors.base import Take, hand_out
 from levelfield.formatting import join_words
 from levelfield.pool import PoolCount, next_missing, pool_window
 from levelfield.search import Search
@@ -30,7 +30,7 @@ from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
-from levelfield.trial import Point, Progress, Trial
+from levelfield.trial import Batch, Point, Progress, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.workloads import get_workload
 
@@ -244,11 +244,12 @@ def _run_optimizer(
         limit = PoolCount.of(statuses, study.pool, points).limit
         return index if index is not None and index < limit else None
 
-    def take() -> Point | None:
-        if (index := upcoming()) is None:
-            return None
-        in_flight.add(index)
-        return search.point(index)
+    def take(count: int, optimizer: str | None = None) -> Batch | None:
+        points: list[Point] = []
+        while len(points) < count and (index := upcoming()) is not None:
+            in_flight.add(index)
+            points.append(search.point(index))
+        return Batch(name, points) if points else None
 
     if upcoming() is not None:
         store.check_metrics(identity, get_workload(study.workload).metrics)
@@ -262,19 +263,18 @@ def _run_optimizer(
     return None if count.full or tries is not None else _shortage(study, name, count)
 
 
-def _train(
-    study: Study, name: str, store: Store, executor: Executor, take: Callable[[], Point | None]
-) -> Iterator[Progress]:
+def _train(study: Study, name: str, store: Store, executor: Executor, take: Take) -> Iterator[Progress]:
     """Train the points that ``take`` hands out; each trial is stored before it is reported."""
     identity, definition = study.identity(name), study.definition(name)
     metrics = get_workload(study.workload).metrics
-    provenance = dict(executor.provenance())
-    if study.code:
-        provenance["code"] = code_digest(study.code)
+    provenance: dict[str, Any] = {"code": code_digest(study.code)} if study.code else {}
     if any(edge.has_limit for edge in inclusions(study)):
         provenance["gradient_scale"] = executor.gradient_scale(study)
-    for progress in executor.train(study, name, take):
-        store.add(identity, definition, metrics, progress.finished, provenance)
+    for progress in executor.train(study, take):
+        store.add(identity, definition, metrics, progress.finished, {**progress.provenance, **provenance})
+        if progress.failed:
+            point, reason = progress.failed[0]
+            raise TrialFailed(f"{name}: trial {point.index} failed: {reason}") from progress.error
         yield progress
 
 
@@ -346,8 +346,7 @@ def follow(
                 f"{_other_code(results.study)}"
             )
         if trial is None:
-            points = iter([following.followed.point])
-            take = functools.partial(next, points, None)
+            take = hand_out(following.general, [following.followed.point])
             for _ in _train(following.study, following.general, store, executor, take):
                 pass
             if listener:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,12 +95,30 @@ class Trial:
         return self.status is Status.FEASIBLE
 
 
+class Batch(NamedTuple):
+    """Points of one optimizer to train."""
+
+    optimizer: str
+    points: list[Point]
+
+
+class Failure(NamedTuple):
+    """A trial that could not be run to its end, and why in one line. It says nothing about the optimizer."""
+
+    point: Point
+    reason: str
+
+
 @dataclass(frozen=True)
 class Progress:
-    """What a stretch of training brought."""
+    """What a stretch of training of one optimizer's trials brought."""
 
+    optimizer: str
     finished: list[Trial] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     running: int = 0  # trials in flight
     trial_steps: int = 0  # steps trained in this stretch, over all trials
     seconds: float = 0.0  # that the stretch took
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, device and precision of the finished trials
     note: str = ""  # something the user should know; mostly empty
+    error: BaseException | None = None  # what made trials fail, where it is at hand

@@ -15,6 +15,7 @@ from pathlib import Path
 from levelfield.errors import LevelfieldError, StudyError
 from levelfield.registry import is_running, registering
 
+_LONGEST_REASON = 300  # characters of an error's text
 _loaded: dict[str, dict[str, str]] = {}  # code file → digests of the file and of its neighbors when it was run
 _running: dict[str, dict[str, str]] = {}  # the same for code files that are being run
 _folders: list[str] = []  # the folders of code files that were added to sys.path, the latest first
@@ -94,7 +95,25 @@ def _failure(source: str, file: str, error: BaseException) -> StudyError:
         return StudyError(f"code = {source!r}: {error}")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, " if lines else ""
-    return StudyError(f"code = {source!r}: {where}{type(error).__name__}: {' '.join(str(error).split())}")
+    return StudyError(f"code = {source!r}: {where}{_one_line(error)}")
+
+
+def failure_line(error: BaseException) -> str:
+    """Return an error of a trial in one line, with the place in custom code where it was raised, if it was there."""
+    if isinstance(error, LevelfieldError):
+        return str(error)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_custom(frame.filename)]
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, " if frames else ""
+    return f"{where}{_one_line(error)}"
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + '…'}"
+
+
+def _is_custom(file: str) -> bool:
+    return any(file == known or Path(known).parent in Path(file).parents for known in _loaded)
 
 
 def _search_first(folder: str) -> None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Protocol
 
 from levelfield.study import Study
-from levelfield.trial import Point, Progress
+from levelfield.trial import Batch, Point, Progress
+
+
+class Take(Protocol):
+    """Hands out points to train."""
+
+    def __call__(self, count: int, optimizer: str | None = None) -> Batch | None:
+        """Return up to ``count`` points of an optimizer, or None if there is nothing to train now.
+
+        A worker that holds trials of an optimizer, or has compiled it, names it; one that is free names none and is
+        told which optimizer needs it most.
+        """
 
 
 class Executor(Protocol):
@@ -14,30 +26,40 @@ class Executor(Protocol):
 
     What every executor must do (``tests/test_executor_contract.py`` holds each to it):
 
-    - ``train`` calls ``take`` whenever it has room for another trial, and trains every point that it was handed, until
-      ``take`` returns None and nothing is in flight. ``take`` may return a point again after it has returned None:
-      when a trial ends infeasible, the pool needs one more.
-    - Each point is reported exactly once, in ``Progress.finished``, as a Trial with the same point. The trial's curve
-      has every metric of the workload at each evaluation, up to the study's steps; an infeasible trial's curve ends at
-      the evaluation where its training loss was no longer finite.
+    - ``train`` calls ``take`` whenever it has room for more trials, and trains every point that it was handed, until
+      nothing is in flight and ``take`` returns None without being asked for a certain optimizer. ``take`` may return
+      points again after it has returned None: when a trial ends infeasible, the pool needs one more.
+    - Each point is reported exactly once. ``Progress.finished`` has it as a Trial with the same point, whose curve has
+      every metric of the workload at each evaluation, up to the study's steps; an infeasible trial's curve ends at the
+      evaluation where its training loss was no longer finite. ``Progress.failed`` has it if something else than the
+      training ended it, such as an exception in custom code; the other trials go on.
     - A trial depends only on its point, the study and the optimizer: not on its neighbors, the order of points, or how
       many trials train side by side.
+    - ``Progress.provenance`` has the versions, device and precision to store with the finished trials.
     - ``train`` is a generator. The caller stores the finished trials of one Progress before it asks for the next, and
       may close the generator at any time; no trial is reported before it has finished.
-    - Nothing is written by an executor; the store is the caller's.
+    - The store is the caller's. An executor writes nothing but checkpoints of trials in flight.
     """
 
     def check(self, study: Study) -> None:
         """Raise a UsageError if the study cannot be trained here, before anything is written."""
 
-    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
+    def train(self, study: Study, take: Take) -> Iterator[Progress]:
         """Train the points that ``take`` hands out, and report as they advance."""
-
-    def provenance(self) -> Mapping[str, Any]:
-        """Return the versions, device and precision to store with every trial."""
 
     def gradient_scale(self, study: Study) -> float | None:
         """Measure the size of the study's gradients where training starts; None if that is impossible here.
 
         It is stored with the trials: the audit judges limits by it, and reading results must not train anything.
         """
+
+
+def hand_out(name: str, points: Iterable[Point]) -> Take:
+    """Return a Take that hands out these points of one optimizer."""
+    waiting = iter(points)
+
+    def take(count: int, optimizer: str | None = None) -> Batch | None:
+        chosen = list(islice(waiting, count)) if optimizer in (None, name) else []
+        return Batch(name, chosen) if chosen else None
+
+    return take

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
 
-from levelfield.errors import OutOfMemory, StudyError, UsageError
+from levelfield.errors import OutOfMemory, StudyError, TrialFailed, UsageError
+from levelfield.executors.base import Take, hand_out
 from levelfield.search import Search
 from levelfield.study import Study
 from levelfield.training.checks import check_rule, check_workload
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
-from levelfield.trial import Point, Progress
+from levelfield.trial import Failure, Point, Progress
+from levelfield.user_code import failure_line
 from levelfield.workload import Workload
 from levelfield.workloads import get_workload
 
@@ -48,27 +51,41 @@ class LocalExecutor:
                 except StudyError as error:
                     raise StudyError(f"optimizers.{name}: {error}") from error
 
-    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
-        """Train the points. If memory runs out, continue with fewer slots and say so."""
-        slots, in_flight, again = self._count(study), dict[int, Point](), list[Point]()
+    def train(self, study: Study, take: Take) -> Iterator[Progress]:
+        """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
+        while batch := take(self._count(study)):
+            in_flight = {point.index: point for point in batch.points}
+            try:
+                yield from self._train(study, batch.optimizer, in_flight, take)
+            except KeyboardInterrupt:
+                raise
+            except (Exception, SystemExit) as error:  # custom code can raise anything
+                failed = [Failure(point, failure_line(error)) for point in in_flight.values()]
+                yield Progress(batch.optimizer, failed=failed, error=error)
 
-        def next_point() -> Point | None:
-            point = again.pop(0) if again else take()
-            if point:
-                in_flight[point.index] = point
-            return point
+    def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Iterator[Progress]:
+        """Train an optimizer's points, those in flight first, until none is left; keep track of those in flight."""
+        slots, waiting = self._count(study), list(in_flight.values())
+
+        def next_points(count: int) -> list[Point]:
+            points, waiting[:] = waiting[:count], waiting[count:]
+            if len(points) < count and (batch := take(count - len(points), optimizer)):
+                in_flight.update((point.index, point) for point in batch.points)
+                points += batch.points
+            return points
 
         while True:
             try:
                 compiled = program(job(study, optimizer), slots)
                 if (fitting := _fitting(compiled)) < slots:
-                    yield Progress(note=f"{slots} slots need more memory than available; using {fitting}")
+                    note = f"{slots} slots need more memory than available; using {fitting}"
+                    yield Progress(optimizer, running=len(in_flight), note=note)
                     slots = fitting
                     continue
-                for progress in train(compiled, next_point):
-                    for trial in progress.finished:
-                        del in_flight[trial.point.index]
-                    yield progress
+                for progress in train(compiled, optimizer, next_points):
+                    for point in [trial.point for trial in progress.finished] + [point for point, _ in progress.failed]:
+                        del in_flight[point.index]
+                    yield replace(progress, provenance=self._provenance)
                 return
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
@@ -78,8 +95,9 @@ class LocalExecutor:
                         f"{study.workload}: a single trial with batch_size = {study.batch_size} does not fit into "
                         f"memory; lower batch_size"
                     ) from None
-                again[:] = [in_flight[index] for index in sorted(in_flight)]
-                yield Progress(note=f"out of memory with {slots} slots; continuing with {_halved(slots)}")
+                waiting[:] = [in_flight[index] for index in sorted(in_flight)]
+                note = f"out of memory with {slots} slots; continuing with {_halved(slots)}"
+                yield Progress(optimizer, running=len(in_flight), note=note)
                 slots = _halved(slots)
 
     def _count(self, study: Study) -> int:
@@ -91,7 +109,8 @@ class LocalExecutor:
         slots = min(self._slots or _fastest(get_workload(study.workload)) * devices, study.pool)
         return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
 
-    def provenance(self) -> Mapping[str, Any]:
+    @functools.cached_property
+    def _provenance(self) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
         matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
         return {
@@ -190,17 +209,12 @@ class Speed:
 
 def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:
     """Measure how fast an optimizer trains here, by training some of its trials for a moment."""
-    search = Search(study, optimizer)
-    points = iter(range(study.pool))
-    executor = LocalExecutor(slots)
-
-    def take() -> Point | None:
-        index = next(points, None)
-        return None if index is None else search.point(index)
-
+    take = hand_out(optimizer, map(Search(study, optimizer).point, range(study.pool)))
     begun = time.perf_counter()
-    timed = (progress for progress in executor.train(study, optimizer, take) if progress.seconds)
+    timed = (progress for progress in LocalExecutor(slots).train(study, take) if progress.seconds or progress.failed)
     stretches = [next(timed)]
+    if stretches[0].failed:
+        raise TrialFailed(f"{optimizer}: {stretches[0].failed[0].reason}") from stretches[0].error
     compilation = time.perf_counter() - begun - stretches[0].seconds
     stretches += itertools.islice(timed, 2)
     warm = stretches[1:] or stretches  # the first also warms up

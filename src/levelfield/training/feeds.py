@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from levelfield.data import Stream
+from levelfield.user_code import failure_line
 
 _BYTES = 256 * 2**20  # of batches sent to the device at once, unless a single step needs more
 
@@ -29,19 +30,47 @@ class Feeds:
         idle = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch_size, *leaf.shape)), example)
         self._idle = itertools.repeat(idle)
         self._feeds: list[Iterator[Any]] = [self._idle] * slots
+        self._read = [0] * slots  # batches of the trial in the slot
+        self.failures: dict[int, str] = {}  # slots whose stream has failed, and why
 
     def open(self, fresh: np.ndarray, seeds: np.ndarray) -> None:
         """Start a new stream in each slot where a trial starts."""
-        for slot in np.flatnonzero(fresh):
-            batches = self._stream.batches(int(seeds[slot]), self._batch_size)
-            self._feeds[slot] = itertools.chain(itertools.islice(batches, self._trial_steps), self._idle)
+        for slot in map(int, np.flatnonzero(fresh)):
+            try:
+                self._feeds[slot] = iter(self._stream.batches(int(seeds[slot]), self._batch_size))
+                self._read[slot] = 0
+            except (Exception, SystemExit) as error:
+                self._fail(slot, failure_line(error))
 
     def close(self, slot: int) -> None:
         self._feeds[slot] = self._idle
+        self.failures.pop(slot, None)
 
     def until_evaluation(self) -> Iterator[Any]:
-        """Yield the batches up to the next evaluation, as trees of arrays (slots × steps × batch × …)."""
+        """Yield the batches up to the next evaluation, as trees of arrays (slots × steps × batch × …).
+
+        A slot whose stream fails, or ends before its trial, goes into ``failures``; the others go on.
+        """
         for _ in range(self._interval // self._steps):
-            batches_by_slot = [[next(feed) for _ in range(self._steps)] for feed in self._feeds]
+            batches_by_slot = [[self._next(slot) for _ in range(self._steps)] for slot in range(len(self._feeds))]
             slots = [jax.tree.map(lambda *leaves: np.stack(leaves), *batches) for batches in batches_by_slot]
             yield jax.tree.map(lambda *leaves: np.stack(leaves), *slots)
+
+    def _next(self, slot: int) -> Any:
+        feed = self._feeds[slot]
+        if feed is self._idle or self._read[slot] == self._trial_steps:
+            return next(self._idle)
+        try:
+            batch = next(feed)
+        except StopIteration:
+            self._fail(slot, f"the training data ended after {self._read[slot]} of {self._trial_steps} batches")
+        except (Exception, SystemExit) as error:
+            self._fail(slot, failure_line(error))
+        else:
+            self._read[slot] += 1
+            return batch
+        return next(self._idle)
+
+    def _fail(self, slot: int, reason: str) -> None:
+        self.failures[slot] = reason
+        self._feeds[slot] = self._idle

@@ -179,6 +179,11 @@ class Program:
         arguments = jax.device_put((fresh, seeds, numbers, self._common.init(seeds)), self._common.split)
         return self._fill(held, *arguments)
 
+    @property
+    def failures(self) -> Mapping[int, str]:
+        """The slots whose data could not be read, and why."""
+        return self._feeds.failures if self._feeds else {}
+
     def leave(self, slot: int) -> None:
         """Stop reading data for a slot whose trial has ended."""
         if self._feeds:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from levelfield.training.program import Program, Slot
-from levelfield.trial import Curve, Point, Progress, Status, Trial
+from levelfield.trial import Curve, Failure, Point, Progress, Status, Trial
 
 
 @dataclass
@@ -26,10 +26,10 @@ class _InFlight:
         return Trial(self.point, status, curve, self.started, self.seconds)
 
 
-def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Progress]:
-    """Train the points that ``take`` hands out, until it returns None and no trial is in flight.
+def train(program: Program, optimizer: str, take: Callable[[int], list[Point]]) -> Iterator[Progress]:
+    """Train the points that ``take`` hands out, until it hands out none and no trial is in flight.
 
-    ``take`` is called whenever a slot is free, after the caller has seen all finished trials.
+    ``take`` is called with the number of free slots, after the caller has seen all finished trials.
     """
     job, metrics = program.job, program.metrics
     loss = metrics.index("train_loss")
@@ -43,7 +43,7 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Progre
             return
         slots, rows = program.advance(slots)
         elapsed = time.perf_counter() - clock
-        finished, trained = [], 0
+        finished, failed, trained = [], [], 0
         for position, flight in enumerate(held):
             if flight is None:
                 continue
@@ -52,7 +52,9 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Progre
             flight.rows.append(rows[position])
             flight.seconds += elapsed / len(active)
             trained += flight.steps[-1] - before
-            if not np.isfinite(rows[position][loss]):
+            if reason := program.failures.get(position):
+                failed.append(Failure(flight.point, reason))
+            elif not np.isfinite(rows[position][loss]):
                 finished.append(flight.trial(metrics, Status.INFEASIBLE))
             elif flight.steps[-1] == job.steps:
                 finished.append(flight.trial(metrics, Status.FEASIBLE))
@@ -60,19 +62,19 @@ def train(program: Program, take: Callable[[], Point | None]) -> Iterator[Progre
                 continue
             held[position] = None
             program.leave(position)
-        yield Progress(finished, sum(flight is not None for flight in held), trained, elapsed)
+        yield Progress(optimizer, finished, failed, sum(flight is not None for flight in held), trained, elapsed)
 
 
-def _refill(program: Program, slots: Slot, held: list[_InFlight | None], take: Callable[[], Point | None]) -> Slot:
+def _refill(program: Program, slots: Slot, held: list[_InFlight | None], take: Callable[[int], list[Point]]) -> Slot:
     """Put the next points into the free slots."""
-    fresh = np.zeros(program.slots, bool)
-    for position, flight in enumerate(held):
-        if flight is None and (point := take()):
-            held[position] = _InFlight(point, time.time())
-            fresh[position] = True
-    started = [flight.point for flight, is_fresh in zip(held, fresh, strict=True) if flight and is_fresh]
+    free = [position for position, flight in enumerate(held) if flight is None]
+    started = take(len(free)) if free else []
     if not started:
         return slots
+    fresh = np.zeros(program.slots, bool)
+    for position, point in zip(free, started, strict=False):
+        held[position] = _InFlight(point, time.time())
+        fresh[position] = True
     # The other slots keep what they hold, so any point serves as their argument.
     points = [flight.point if flight and is_fresh else started[0] for flight, is_fresh in zip(held, fresh, strict=True)]
     seeds = np.array([point.seed for point in points], np.uint32)
