@@ -105,7 +105,7 @@ def run_row(study: lf.Study, folder: Path) -> list[str]:
     executor = TimedExecutor(get_executor("local", None), clock)
     # Draw the live table as in a terminal, but discard it.
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with TimedStore.open(folder / f"{study.name}.db") as store, RunProgress(study, console) as progress:
+    with TimedStore.open(folder / f"{study.name}.db") as store, RunProgress(study, console=console) as progress:
         store.time(clock)  # type: ignore[attr-defined]
         for name in ("begin", "advance", "end"):
             setattr(progress, name, clock.wrap("progress", getattr(progress, name)))

@@ -118,6 +118,6 @@ def test_an_interrupted_run_says_how_to_resume_and_exits_with_130(folders, endin
     assert code == 130, err
     last = err.strip().splitlines()[-1]
     assert last.startswith("levelfield: Interrupted; ")
-    assert "saved in trials.db. Resume with: " in last
+    assert "of this run are saved in trials.db. Resume with: " in last
     assert "levelfield run study.toml --store trials.db" in last
     assert stored(folder) >= 2

@@ -25,7 +25,7 @@ def loss(optimizer: str, point: Point) -> float:
 
 def shown(store, executor: FormulaExecutor, terminal: bool = False) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
-    with RunProgress(STUDY, console) as progress:
+    with RunProgress(STUDY, console=console) as progress:
         run(STUDY, store, executor, progress)
     return console.file.getvalue()
 
@@ -59,8 +59,8 @@ def test_trials_beyond_the_pool_do_not_count(store):
 def test_notes_are_shown():
     console = Console(file=io.StringIO(), width=100)
     trial = Trial(Point(0, {}, 0), Status.FEASIBLE, Curve(np.array([4]), {"train_loss": np.array([0.5])}))
-    with RunProgress(STUDY, console) as progress:
+    with RunProgress(STUDY, console=console) as progress:
         progress.begin(STUDY, {"sgd": {}})
-        progress.advance("sgd", Progress([trial], trial_steps=4, seconds=0.1, note="fewer slots"))
+        progress.advance(Progress("sgd", [trial], trial_steps=4, seconds=0.1, note="fewer slots"))
     assert progress.finished == 1
     assert "sgd: fewer slots" in console.file.getvalue()

@@ -1,6 +1,20 @@
-"""``python -m levelfield`` is the command line."""
+"""The command ``levelfield``, also as ``python -m levelfield``."""
 
-from levelfield.cli import main
+import signal
+import sys
+
+
+def main() -> None:
+    """Run a command. Ctrl-C and SIGTERM give a message at any time, even while it imports what it needs."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from levelfield.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        print("levelfield: interrupted", file=sys.stderr)
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -6,7 +6,8 @@ LevelfieldError
 │   ├── SpaceError        a search space, or a hyperparameter in it
 │   ├── UnknownName       a name that does not exist, with the closest names that do
 │   ├── StoreError        a store that cannot be used, or is newer than this version
-│   │   └── NoStore       a store that does not exist yet
+│   │   ├── NoStore       a store that does not exist yet
+│   │   └── StoreUnavailable  a store that failed while it was used (exit code 1)
 │   ├── StaleTrials       stored trials of another version of the study's custom code
 │   └── DataError         data that are missing, damaged or not what they should be
 ├── SearchExhausted       no points are left to try and the pool is not full (exit code 1)
@@ -44,6 +45,10 @@ class NoStore(StoreError):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
         self.name = name
+
+
+class StoreUnavailable(StoreError):
+    exit_code = 1  # trials may have been written before
 
 
 class StaleTrials(UsageError):

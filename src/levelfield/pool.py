@@ -7,7 +7,7 @@ neither on the order in which trials finish nor on interruptions.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from levelfield.trial import Status
@@ -21,12 +21,6 @@ def pool_window(statuses: Mapping[int, Status], n: int) -> range:
             break
         end += 1
     return range(end)
-
-
-def next_missing(statuses: Mapping[int, Status], in_flight: Container[int], n: int) -> int | None:
-    """Return the first point that the pool needs for certain and that is neither finished nor in flight."""
-    window = pool_window(statuses, n)
-    return next((index for index in window if index not in statuses and index not in in_flight), None)
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,11 @@ class PoolCount:
     def limit(self) -> float:
         """How many points a run tries at most: 10 N, or max(N, 20) while none is feasible."""
         return min(self.points, 10 * self.n if self.feasible else max(self.n, 20))
+
+    @property
+    def wanted(self) -> int:
+        """How many points the pool needs by now, if all unfinished ones turn out feasible, and a run would try."""
+        return int(min(self.n + self.infeasible, self.limit))
 
     @property
     def given_up(self) -> bool:

@@ -5,14 +5,16 @@ The CLI and ``levelfield.compare`` both call this module.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from levelfield import interruption
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results, outcomes_of
 from levelfield.derive.follow import Following, followings
@@ -21,20 +23,22 @@ from levelfield.derive.rerun import rerun_study
 from levelfield.derive.rounds import Rounds
 from levelfield.errors import SearchExhausted, StaleTrials, TrialFailed, UsageError
 from levelfield.executors import Executor, get_executor
-from levelfield.executors.base import Take, hand_out
-from levelfield.formatting import join_words
-from levelfield.pool import PoolCount, next_missing, pool_window
-from levelfield.search import Search
+from levelfield.executors.base import hand_out
+from levelfield.formatting import join_words, pluralize
+from levelfield.pool import PoolCount, pool_window
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
-from levelfield.trial import Batch, Point, Progress, Trial
+from levelfield.trial import Failure, Point, Progress, Trial
 from levelfield.user_code import code_digest, is_other_version
+from levelfield.watchdog import Watchdog
+from levelfield.work import Work
 from levelfield.workloads import get_workload
 
 Location = str | Path | Store
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between two looks for work while others train the rest
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
 
@@ -44,20 +48,25 @@ class Listener(Protocol):
     def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
         """Hear which study is run, and which trials of its optimizers the store already has."""
 
-    def advance(self, optimizer: str, progress: Progress) -> None: ...
-    def end(self, optimizer: str) -> None: ...
+    def advance(self, progress: Progress) -> None: ...
+    def end(self) -> None: ...
     def note(self, message: str) -> None:
         """Hear something that the user should know."""
+
+    def stalled(self, message: str) -> None:
+        """Hear that training hangs. This is called from another thread."""
 
 
 class Quiet:
     """A listener that shows no progress; notes become warnings."""
 
     def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None: ...
-    def advance(self, optimizer: str, progress: Progress) -> None: ...
-    def end(self, optimizer: str) -> None: ...
+    def advance(self, progress: Progress) -> None: ...
+    def end(self) -> None: ...
     def note(self, message: str) -> None:
         warnings.warn(message, stacklevel=2)
+
+    stalled = note
 
 
 def default_folder(study: Study) -> Path:
@@ -205,77 +214,68 @@ def run(
 ) -> SearchExhausted | None:
     """Train until each optimizer's pool holds N feasible trials; store each trial as soon as it has finished.
 
-    Returns a SearchExhausted, rather than raising it, for optimizers whose pool cannot be filled. With ``tries``, train
-    that many points of each optimizer instead, feasible or not.
+    Other runners on the store share the work. Returns a SearchExhausted, rather than raising it, for optimizers whose
+    pool cannot be filled. With ``tries``, train that many points of each optimizer instead, feasible or not. Raises
+    TrialFailed at the end if trials failed, and KeyboardInterrupt between two stretches of training.
     """
     listener = listener or Quiet()
     settle_code(study, store, stale)
     listener.begin(study, {name: _by_index(store, study.identity(name)) for name in study.optimizers})
-    shortages = []
-    for name in study.optimizers:
-        if shortage := _run_optimizer(study, name, store, executor, listener, tries):
-            shortages.append(shortage)
-    return SearchExhausted("; ".join(shortages)) if shortages else None
+    with interruption.deferred(), store.runner() as runner:
+        work = Work(study, store, runner, functools.partial(_provenance, study, executor), tries)
+        _train(study, work, executor, listener)
+        counts = {name: work.count(name) for name in study.optimizers}
+    listener.end()
+    if failures := [_failures(name, failed) for name, failed in work.failures.items() if failed]:
+        raise TrialFailed(
+            f"{'; '.join(failures)}; all finished trials are saved in {store.name}, and the next run trains the others"
+        ) from work.error
+    shortages = [_shortage(study, name, count) for name, count in counts.items() if not count.full]
+    return SearchExhausted("; ".join(shortages)) if shortages and tries is None else None
 
 
 def _by_index(store: Store, identity: str) -> dict[int, Trial]:
     return {trial.point.index: trial for trial in store.trials(identity)}
 
 
-def _run_optimizer(
-    study: Study, name: str, store: Store, executor: Executor, listener: Listener, tries: int | None
-) -> str | None:
-    """Fill an optimizer's pool; return why if that is impossible.
-
-    Counting every unfinished point as feasible tells which points the pool needs at least; only those are started, so
-    nothing is trained in vain and the pool does not depend on which trials finish first.
-    """
-    search, points = Search(study, name), study.points(name)
-    identity = study.identity(name)
-    stored = _by_index(store, identity)
-    listener.begin(study, {name: stored})  # an earlier optimizer of this run may have had the same trials
-    statuses = {index: trial.status for index, trial in stored.items()}
-    in_flight: set[int] = set()
-
-    def upcoming() -> int | None:
-        if tries is not None:
-            return next((i for i in range(tries) if i not in statuses and i not in in_flight), None)
-        index = next_missing(statuses, in_flight, study.pool)
-        limit = PoolCount.of(statuses, study.pool, points).limit
-        return index if index is not None and index < limit else None
-
-    def take(count: int, optimizer: str | None = None) -> Batch | None:
-        points: list[Point] = []
-        while len(points) < count and (index := upcoming()) is not None:
-            in_flight.add(index)
-            points.append(search.point(index))
-        return Batch(name, points) if points else None
-
-    if upcoming() is not None:
-        store.check_metrics(identity, get_workload(study.workload).metrics)
-        for progress in _train(study, name, store, executor, take):
-            for trial in progress.finished:
-                statuses[trial.point.index] = trial.status
-                in_flight.discard(trial.point.index)
-            listener.advance(name, progress)
-    listener.end(name)
-    count = PoolCount.of(statuses, study.pool, points)
-    return None if count.full or tries is not None else _shortage(study, name, count)
+def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> None:
+    """Train what is missing, together with other runners, until the study has what it needs."""
+    pause, waiting = _SHORTEST_PAUSE, False
+    while True:
+        with Watchdog(functools.partial(_stalled, work, listener)) as watchdog:
+            for progress in executor.train(study, work.take):
+                work.record(progress)
+                watchdog.reset()
+                listener.advance(progress)
+                interruption.check()
+                pause, waiting = _SHORTEST_PAUSE, False
+        if not (left := work.left()):
+            return
+        if not waiting:
+            waiting = True
+            listener.note(f"waiting for {pluralize(left, 'trial')} that other runners train")
+        interruption.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
 
 
-def _train(study: Study, name: str, store: Store, executor: Executor, take: Take) -> Iterator[Progress]:
-    """Train the points that ``take`` hands out; each trial is stored before it is reported."""
-    identity, definition = study.identity(name), study.definition(name)
-    metrics = get_workload(study.workload).metrics
-    provenance: dict[str, Any] = {"code": code_digest(study.code)} if study.code else {}
+def _stalled(work: Work, listener: Listener, message: str) -> None:
+    work.leave()
+    listener.stalled(message)
+
+
+def _failures(name: str, failed: Sequence[Failure]) -> str:
+    """Say which trials of an optimizer failed, and why the first did."""
+    first = min(failed, key=lambda failure: failure.point.index)
+    others = f" ({pluralize(len(failed), 'trial')} failed)" if len(failed) > 1 else ""
+    return f"{name}: trial {first.point.index} failed: {first.reason}{others}"
+
+
+def _provenance(study: Study, executor: Executor) -> dict[str, Any]:
+    """Return what is stored with all trials of a study, wherever they are trained."""
+    content: dict[str, Any] = {"code": code_digest(study.code)} if study.code else {}
     if any(edge.has_limit for edge in inclusions(study)):
-        provenance["gradient_scale"] = executor.gradient_scale(study)
-    for progress in executor.train(study, take):
-        store.add(identity, definition, metrics, progress.finished, {**progress.provenance, **provenance})
-        if progress.failed:
-            point, reason = progress.failed[0]
-            raise TrialFailed(f"{name}: trial {point.index} failed: {reason}") from progress.error
-        yield progress
+        content["gradient_scale"] = executor.gradient_scale(study)
+    return content
 
 
 def _shortage(study: Study, name: str, count: PoolCount) -> str:
@@ -346,11 +346,21 @@ def follow(
                 f"{_other_code(results.study)}"
             )
         if trial is None:
-            take = hand_out(following.general, [following.followed.point])
-            for _ in _train(following.study, following.general, store, executor, take):
-                pass
+            _train_extra(following.study, following.general, following.followed.point, store, executor)
             if listener:
                 listener.note(f"{following.general} has followed {following.special}'s best trial")
+
+
+def _train_extra(study: Study, optimizer: str, point: Point, store: Store, executor: Executor) -> None:
+    """Train a point that no other runner would train."""
+    metrics = get_workload(study.workload).metrics
+    with interruption.deferred():
+        for progress in executor.train(study, hand_out(optimizer, [point])):
+            if progress.failed:
+                raise TrialFailed(_failures(optimizer, progress.failed)) from progress.error
+            provenance = {**progress.provenance, **_provenance(study, executor)}
+            store.add(study.identity(optimizer), study.definition(optimizer), metrics, progress.finished, provenance)
+            interruption.check()
 
 
 def _stored(following: Following, store: Store) -> Trial | None:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from levelfield.errors import LevelfieldError, StudyError
 from levelfield.registry import is_running, registering
@@ -105,6 +106,13 @@ def failure_line(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_custom(frame.filename)]
     where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, " if frames else ""
     return f"{where}{_one_line(error)}"
+
+
+def place(frame: FrameType) -> str:
+    """Return where a running thread is: the innermost line of custom code, or of any code if there is none."""
+    frames = traceback.extract_stack(frame)
+    inner = [summary for summary in frames if _is_custom(summary.filename)] or frames
+    return f"{Path(inner[-1].filename).name}, line {inner[-1].lineno}, in {inner[-1].name}"
 
 
 def _one_line(error: BaseException) -> str:

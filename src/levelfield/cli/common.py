@@ -8,7 +8,6 @@ import json
 import math
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -207,26 +206,33 @@ def open_store(study: "Study", store: str | None, out: Path | None) -> "Store":
 @contextlib.contextmanager
 def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
     """Show the progress of a run; when it is interrupted, say how to resume it."""
+    from levelfield import interruption
     from levelfield.cli.progress import RunProgress
-    from levelfield.formatting import pluralize
     from levelfield.store import without_password
 
-    progress = RunProgress(study)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: clusters end jobs with it
+    progress = RunProgress(study, without_password(store))
+
+    def interrupted() -> None:
+        progress.note(f"levelfield: Interrupted; {progress.saved} Resume with: {_this_command()}")
+
+    def announce() -> None:
+        progress.note("levelfield: stopping at the next evaluation; press Ctrl-C again to stop at once")
+
     try:
-        with progress:
+        with interruption.deferred(announce, abort=interrupted), progress:
             yield progress
     except KeyboardInterrupt:
-        command = shlex.join(["levelfield", *map(without_password, sys.argv[1:])])
-        trials = pluralize(progress.finished, "finished trial")
-        are = "is" if progress.finished == 1 else "are"
-        typer.echo(
-            f"levelfield: Interrupted; {trials} {are} saved in {without_password(store)}. Resume with: {command}",
-            err=True,
-        )
+        interrupted()
         raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+
+def _this_command() -> str:
+    """Return the command that is running, to be pasted into a shell. Passwords are left out."""
+    from levelfield.store import without_password
+
+    arguments = [without_password(argument) for argument in sys.argv[1:]]
+    hint = "" if arguments == sys.argv[1:] else " (with the password in PGPASSWORD or PGPASSFILE)"
+    return shlex.join(["levelfield", *arguments]) + hint
 
 
 def trained(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.formatting import format_metric
+from levelfield.formatting import format_metric, pluralize
 from levelfield.pool import PoolCount, pool_window
 from levelfield.study import Study
 from levelfield.trial import Direction, Progress, Trial
@@ -29,13 +30,15 @@ class _Row:
     running: int = 0
     best: float = math.nan  # over the stored trials and those of this run
     trained: bool = False  # in this run
+    printed: _Row | None = field(default=None, compare=False)  # the state that was printed last
 
 
 class RunProgress:
     """Shows what a run reports. Use it as a context manager around the run."""
 
-    def __init__(self, study: Study, console: Console | None = None) -> None:
+    def __init__(self, study: Study, store: str = "the store", console: Console | None = None) -> None:
         self._study = study
+        self._store = store  # its name
         self._console = console or Console(stderr=True)
         self._rows = {name: _Row() for name in study.optimizers}
         maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
@@ -44,7 +47,7 @@ class RunProgress:
         self._unfinished_steps = 0  # the part of them that belongs to trials that have not finished
         self._training = 0.0  # seconds
         self._begun = time.perf_counter()
-        self._printed, self._last_line = self._begun, ""
+        self._printed = self._begun
         self._live: Live | None = None
         self.finished = 0
 
@@ -68,7 +71,8 @@ class RunProgress:
                 if index in trials:
                     self._count(row, trials[index])
 
-    def advance(self, optimizer: str, progress: Progress) -> None:
+    def advance(self, progress: Progress) -> None:
+        optimizer = progress.optimizer
         row = self._rows[optimizer]
         if progress.note:
             self.note(f"{optimizer}: {progress.note}")
@@ -79,23 +83,39 @@ class RunProgress:
         for trial in progress.finished:
             self.finished += 1
             self._count(row, trial)
+        for point, reason in progress.failed:
+            self.note(f"{optimizer}: trial {point.index} failed: {reason}")
         now = time.perf_counter()
-        if not self._live and now - self._printed >= _PLAIN_INTERVAL:
-            self._print(self._line(optimizer))
+        if not self._live and (now - self._printed >= _PLAIN_INTERVAL or not progress.running):
+            self._print(optimizer)
 
-    def end(self, optimizer: str) -> None:
-        self._rows[optimizer].running = 0
-        if not self._live:
-            self._print(self._line(optimizer))
+    def end(self) -> None:
+        for optimizer, row in self._rows.items():
+            row.running = 0
+            if not self._live:
+                self._print(optimizer)
+
+    def stalled(self, message: str) -> None:
+        """Say so and end the process, because a thread that hangs cannot be stopped in another way."""
+        self.note(f"levelfield: {message} {self.saved}")
+        os._exit(1)
+
+    @property
+    def saved(self) -> str:
+        """Which trials of this run are safe, as a sentence."""
+        are = "is" if self.finished == 1 else "are"
+        return f"{pluralize(self.finished, 'trial')} of this run {are} saved in {self._store}."
 
     def note(self, message: str) -> None:
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)
 
-    def _print(self, line: str) -> None:
-        self._printed = time.perf_counter()
-        if line != self._last_line:
-            self._last_line = line
-            self.note(line)
+    def _print(self, optimizer: str) -> None:
+        """Print an optimizer's line, unless nothing has changed since the last time."""
+        row = self._rows[optimizer]
+        if row != row.printed:
+            row.printed = replace(row, printed=None)
+            self._printed = time.perf_counter()
+            self.note(self._line(optimizer))
 
     def _count(self, row: _Row, trial: Trial) -> None:
         row.infeasible += not trial.feasible

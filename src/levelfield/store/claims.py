@@ -1,0 +1,252 @@
+"""Claims: which runner trains which point, so that several runners on one store share a study's points.
+
+A runner claims points in batches, holds them by a lease that it renews, and returns them when it ends. The claims of a
+runner whose lease has expired, or whose process on this machine has ended, are free for others. If a runner was only
+slow, a point may be trained twice; its trial is stored once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from levelfield.errors import StoreError
+from levelfield.store.database import Database
+from levelfield.store.schema import claims, queues, runners, trials
+
+LEASE = 300.0  # seconds; LEVELFIELD_LEASE changes it
+_RENEWALS_PER_LEASE = 5
+_CLOCK_SLACK = 60.0  # seconds that the database's clock may go back without ending leases
+
+_log = logging.getLogger("levelfield.store")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A runner as ``status`` shows it."""
+
+    host: str
+    pid: int
+    points: dict[str, int]  # optimizer → how many of its points it trains
+    running: float  # seconds since it started
+    seen: float  # seconds since its last sign of life
+
+
+class Runner:
+    """This process as others on the store see it. Use it as a context manager around training."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._id = uuid.uuid4().hex
+        self._lease = _lease()
+        self._held: dict[str, set[int]] = defaultdict(set)  # optimizer → claimed points
+        self._lock = threading.Lock()  # between claiming and renewing
+        self._stopped = threading.Event()
+        self._renewing = threading.Thread(target=self._renew_regularly, name="levelfield-lease", daemon=True)
+
+    def __enter__(self) -> Runner:
+        self._renew()  # also shows whether the store can be written
+        if self._database.is_shared:
+            self._renewing.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Return all claims, and stop renewing the lease."""
+        self._stopped.set()
+        with contextlib.suppress(StoreError, KeyboardInterrupt):  # otherwise the claims expire
+            self._database.write(self._leave)
+
+    def claim(self, optimizer: str, end: int, count: int) -> list[int]:
+        """Claim up to ``count`` of the first ``end`` points of an optimizer, the first free ones first."""
+        attempts = 0
+
+        def work(connection: sa.Connection) -> list[int]:
+            nonlocal attempts
+            attempts += 1
+            # If the connection broke while an attempt was committed, the store has claims that we know nothing of.
+            unknown = self._unknown(connection, optimizer) if attempts > 1 else []
+            return unknown or self._claim(connection, optimizer, end, count)
+
+        with self._lock:
+            indices = sorted(self._database.write(work))
+            self._held[optimizer].update(indices)
+        return indices
+
+    def _unknown(self, connection: sa.Connection, optimizer: str) -> list[int]:
+        mine = sa.select(claims.c.index).where(claims.c.optimizer == optimizer, claims.c.runner == self._id)
+        return [index for index in connection.scalars(mine) if index not in self._held[optimizer]]
+
+    def _claim(self, connection: sa.Connection, optimizer: str, end: int, count: int) -> list[int]:
+        free = (
+            sa.select(claims.c.index)
+            .where(claims.c.optimizer == optimizer, claims.c.runner.is_(None), claims.c.index < end)
+            .order_by(claims.c.index)
+            .limit(count)
+            .with_for_update(skip_locked=True)
+            .cte("free")
+        )
+        if not self._database.is_sqlite:
+            free = free.prefix_with("MATERIALIZED")  # or a plan could lock more points than the limit
+        chosen = sa.update(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(sa.select(free.c.index)))
+        return list(connection.scalars(chosen.values(runner=self._id).returning(claims.c.index)))
+
+    def release(self, optimizer: str, indices: Iterable[int]) -> None:
+        """Return points that this runner is not going to finish."""
+        returned = list(indices)
+        self.forget(optimizer, returned)
+        own = (claims.c.optimizer == optimizer, claims.c.index.in_(returned), claims.c.runner == self._id)
+        self._database.write(lambda connection: connection.execute(sa.update(claims).where(*own).values(runner=None)))
+
+    def forget(self, optimizer: str, indices: Iterable[int]) -> None:
+        """Hear that trials of these points are stored: their claims are gone."""
+        with self._lock:
+            self._held[optimizer].difference_update(indices)
+
+    def free_abandoned(self) -> None:
+        """Free the claims of runners that have ended without returning them."""
+        self._database.write(lambda connection: _free_abandoned(connection, self._database))
+
+    def _renew_regularly(self) -> None:
+        while not self._stopped.wait(self._lease / _RENEWALS_PER_LEASE):
+            try:
+                self._renew()
+            except StoreError as error:
+                _log.warning("%s", error)
+
+    def _renew(self) -> None:
+        with self._lock:
+            self._database.write(self._write_renewal)
+
+    def _write_renewal(self, connection: sa.Connection) -> None:
+        now = connection.scalar(sa.select(self._database.now))
+        row = {"id": self._id, "host": socket.gethostname(), "pid": os.getpid(), "process": _process(os.getpid())}
+        content = self._database.insert(runners).values(**row, started=now, seen=now, lease=self._lease)
+        connection.execute(content.on_conflict_do_update(index_elements=["id"], set_={"seen": now}))
+        _free_abandoned(connection, self._database)
+
+    def _leave(self, connection: sa.Connection) -> None:
+        connection.execute(sa.update(claims).where(claims.c.runner == self._id).values(runner=None))
+        connection.execute(sa.delete(runners).where(runners.c.id == self._id))
+
+
+def _lease() -> float:
+    text = os.environ.get("LEVELFIELD_LEASE", "")
+    try:
+        lease = float(text) if text else LEASE
+    except ValueError:
+        lease = 0.0
+    if not lease > 0:
+        raise StoreError(f"LEVELFIELD_LEASE = {text!r}: expected a positive number of seconds")
+    return lease
+
+
+def enqueue(connection: sa.Connection, database: Database, optimizer: str, end: int) -> None:
+    """Put the first ``end`` points of an optimizer into the claims, except those that have a trial."""
+    row = database.insert(queues).values(optimizer=optimizer, end=0).on_conflict_do_nothing()
+    connection.execute(row)
+    known = sa.select(queues.c.end).where(queues.c.optimizer == optimizer).with_for_update()
+    begin = connection.scalar(known) or 0
+    if begin >= end:
+        return
+    missing = _missing(connection, optimizer, begin, end)
+    if missing:
+        insert = database.insert(claims).on_conflict_do_nothing()
+        connection.execute(insert, [{"optimizer": optimizer, "index": index, "runner": None} for index in missing])
+    connection.execute(sa.update(queues).where(queues.c.optimizer == optimizer).values(end=end))
+
+
+def _missing(connection: sa.Connection, optimizer: str, begin: int, end: int) -> list[int]:
+    window = (trials.c.optimizer == optimizer, trials.c.index >= begin, trials.c.index < end)
+    stored = set(connection.scalars(sa.select(trials.c.index).where(*window)))
+    return [index for index in range(begin, end) if index not in stored]
+
+
+def forget_queue(connection: sa.Connection, optimizer: str) -> None:
+    """Look at all points of an optimizer again, because trials of it were removed."""
+    connection.execute(sa.delete(queues).where(queues.c.optimizer == optimizer))
+
+
+def remove_claims(connection: sa.Connection, optimizer: str, indices: Sequence[int]) -> None:
+    connection.execute(sa.delete(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(indices)))
+
+
+def open_points(connection: sa.Connection, optimizer: str, end: int) -> int:
+    """Return how many of the first ``end`` points of an optimizer have no trial yet."""
+    below = (claims.c.optimizer == optimizer, claims.c.index < end)
+    return connection.scalar(sa.select(sa.func.count()).select_from(claims).where(*below)) or 0
+
+
+def claimed_points(connection: sa.Connection, optimizers: Sequence[str]) -> dict[str, int]:
+    """Return how many points of each optimizer somebody is training."""
+    claimed = (claims.c.optimizer.in_(optimizers), claims.c.runner.is_not(None))
+    query = sa.select(claims.c.optimizer, sa.func.count()).where(*claimed).group_by(claims.c.optimizer)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def workers(connection: sa.Connection, database: Database, optimizers: Sequence[str]) -> list[Worker]:
+    """Return the live runners that have points of these optimizers."""
+    now = connection.scalar(sa.select(database.now)) or 0.0
+    live = {row.id: row for row in connection.execute(sa.select(runners)) if _is_live(row, now)}
+    query = sa.select(claims.c.runner, claims.c.optimizer, sa.func.count()).where(
+        claims.c.optimizer.in_(optimizers), claims.c.runner.is_not(None)
+    )
+    points: dict[str, Counter[str]] = defaultdict(Counter)
+    for runner, optimizer, count in connection.execute(query.group_by(claims.c.runner, claims.c.optimizer)):
+        points[runner][optimizer] = count
+    return [
+        Worker(row.host, row.pid, dict(points[key]), now - row.started, now - row.seen)
+        for key, row in sorted(live.items(), key=lambda item: item[1].started)
+        if points[key]
+    ]
+
+
+def _free_abandoned(connection: sa.Connection, database: Database) -> None:
+    now = connection.scalar(sa.select(database.now)) or 0.0
+    gone = [row.id for row in connection.execute(sa.select(runners)) if not _is_live(row, now)]
+    if gone:
+        connection.execute(sa.update(claims).where(claims.c.runner.in_(gone)).values(runner=None))
+        connection.execute(sa.delete(runners).where(runners.c.id.in_(gone)))
+
+
+def _is_live(row: Any, now: float) -> bool:
+    if not row.seen - _CLOCK_SLACK <= now < row.seen + row.lease:
+        return False
+    return not _has_ended(row.host, row.pid, row.process)
+
+
+def _has_ended(host: str, pid: int, process: str) -> bool:
+    """Return whether a process of this machine is known to have ended."""
+    if host != socket.gethostname() or process.partition(" ")[0] != _process(os.getpid()).partition(" ")[0]:
+        return False  # another machine, or a container of it whose processes cannot be seen
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return process != _process(pid)
+
+
+def _process(pid: int) -> str:
+    """Return what tells a process from all others: the boot and container that it belongs to, and when it began."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+        status = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
+        return f"{boot}:{namespace} {'zombie' if status[0] == 'Z' else status[19]}"
+    except OSError:  # not Linux, or the process has ended
+        return f"{socket.gethostname()} ?"

@@ -1,0 +1,423 @@
+"""Finished trials in a database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from levelfield.errors import NoStore, StoreError
+from levelfield.pool import PoolCount
+from levelfield.store import claims
+from levelfield.store.claims import Runner, Worker
+from levelfield.store.database import Database
+from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, trials
+from levelfield.study import digest
+from levelfield.trial import Curve, Direction, Point, Status, Trial
+
+_CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created or upgraded
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something in a store that is not what was written."""
+
+    what: str
+    optimizer: str = ""  # together with the index: the trial that is damaged
+    index: int = -1
+
+
+class Store:
+    """Finished trials by optimizer and index. ``Store.open`` opens or creates one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.name = database.name
+        self._version = SCHEMA_VERSION
+
+    @classmethod
+    def open(cls, location: str | Path, *, create: bool = True) -> Store:
+        """Open the store at a path (SQLite) or a database URL such as ``postgresql://…``.
+
+        ``create``: open it to write; otherwise it must exist.
+        """
+        database = Database(location, writes=create)
+        try:
+            if database.is_sqlite and database.url.database:
+                path = Path(database.url.database)
+                if not create and not path.exists():
+                    raise NoStore(str(location), "no such store; a run creates it")
+                if create:
+                    _make_folder(path.parent)
+            store = cls(database)
+            store._check_or_create(create)
+        except StoreError:
+            database.close()
+            raise
+        if create:
+            database.allow_readers_while_writing()
+        database.is_open = True
+        return store
+
+    def _check_or_create(self, create: bool) -> None:
+        columns = self._database.read(_existing_columns)
+        if meta.name not in columns:
+            # A process may have been killed while it created the store: its tables are ours, and incomplete.
+            expected = {name: {column.name for column in table.columns} for name, table in metadata.tables.items()}
+            if any(names != expected.get(table) for table, names in columns.items()):
+                raise StoreError(f"{self.name}: a database of another program, not a levelfield store")
+            if not create:
+                raise NoStore(self.name, "the store is empty; a run fills it")
+            self._database.write(self._create)
+        self._version = self._read_version()
+        if self._version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.name}: the store has schema {self._version}, this version of levelfield reads up to "
+                f"{SCHEMA_VERSION}; upgrade levelfield"
+            )
+        if create and self._version < SCHEMA_VERSION:
+            self._database.write(self._create)
+            self._version = self._read_version()
+
+    def _read_version(self) -> int:
+        text = self._database.read(lambda c: c.scalar(sa.select(meta.c.value).where(meta.c.key == "schema")))
+        if not (text or "").isdigit():
+            raise StoreError(f"{self.name}: the store is damaged (its schema is {text!r}, not a number)")
+        return int(text or 0)
+
+    def _create(self, connection: sa.Connection) -> None:
+        """Create what the store lacks."""
+        if not self._database.is_sqlite:
+            # "If not exists" fails if two processes create the same table at once.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+        columns = _existing_columns(connection)
+        if trials.name in columns and trials.c.digest.name not in columns[trials.name]:
+            connection.execute(sa.text("ALTER TABLE trials ADD COLUMN digest VARCHAR(32)"))
+        metadata.create_all(connection)
+        version = self._database.insert(meta).values(key="schema", value=str(SCHEMA_VERSION))
+        connection.execute(version.on_conflict_do_update(index_elements=["key"], set_={"value": str(SCHEMA_VERSION)}))
+
+    def add(
+        self,
+        optimizer: str,
+        definition: Mapping[str, Any],
+        metrics: Mapping[str, Direction],
+        finished: Sequence[Trial],
+        origin: Mapping[str, Any],
+    ) -> None:
+        """Add finished trials with their provenance, all or none. Trials that the store already has stay unchanged."""
+        if not finished:
+            return
+        rows = [_row(optimizer, trial, sorted(metrics), digest(origin)) for trial in finished]
+        optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
+        provenance_row = {"id": digest(origin), "content": json.dumps(origin)}
+
+        def work(connection: sa.Connection) -> None:
+            self._check_metrics(connection, optimizer, metrics)
+            for table, content in ((optimizers, [optimizer_row]), (provenance, [provenance_row]), (trials, rows)):
+                connection.execute(self._database.insert(table).on_conflict_do_nothing(), content)
+            claims.remove_claims(connection, optimizer, [trial.point.index for trial in finished])
+
+        self._database.write(work)
+
+    def check_metrics(self, optimizer: str, metrics: Mapping[str, Direction]) -> None:
+        """Raise if the optimizer's stored trials have other metrics than these."""
+        self._database.read(lambda connection: self._check_metrics(connection, optimizer, metrics))
+
+    def _check_metrics(self, connection: sa.Connection, optimizer: str, metrics: Mapping[str, Direction]) -> None:
+        stored = self._metrics(connection, optimizer)
+        if stored and set(stored) != set(metrics):
+            raise StoreError(
+                f"{self.name}: the stored trials have the metrics {', '.join(stored)}, the workload has "
+                f"{', '.join(metrics)}; increase the workload's version to keep them apart"
+            )
+
+    def _metrics(self, connection: sa.Connection, optimizer: str) -> list[str]:
+        """Return the metrics of an optimizer's trials in their workload's order; none if it has no trials."""
+        text = connection.scalar(sa.select(optimizers.c.metrics).where(optimizers.c.id == optimizer))
+        return list(self._parsed(text or "{}", f"the metrics of optimizer {optimizer}"))
+
+    def _parsed(self, text: str, what: str) -> dict[str, Any]:
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise self._damaged(what)
+        return content
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self.name}: {what} is damaged; 'levelfield store check {self.name}' lists all damage, and with --repair "
+            f"removes damaged trials, so that a run trains them again"
+        )
+
+    def count(self) -> int:
+        """Return the number of trials of all studies."""
+        query = sa.select(sa.func.count()).select_from(trials)
+        return self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    def statuses(self, optimizer: str) -> dict[int, Status]:
+        """Return the status of each finished trial of an optimizer by index."""
+        query = sa.select(trials.c.index, trials.c.status).where(trials.c.optimizer == optimizer)
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        try:
+            return {index: Status(status) for index, status in rows}
+        except ValueError as error:
+            raise self._damaged(f"the status of a trial ({error})") from None
+
+    def pool_count(self, optimizer: str, n: int, points: float) -> PoolCount:
+        """Count the finished trials inside the window of a pool of n feasible trials. The database counts."""
+
+        def infeasible_below(connection: sa.Connection, end: int) -> int:
+            return _count(connection, optimizer, Status.INFEASIBLE, end)
+
+        def work(connection: sa.Connection) -> PoolCount:
+            infeasible = 0
+            while (more := infeasible_below(connection, n + infeasible)) > infeasible:
+                infeasible = more
+            return PoolCount(n, _count(connection, optimizer, Status.FEASIBLE, n + infeasible), infeasible, points)
+
+        return self._database.read(work)
+
+    def codes(self, optimizer: str) -> dict[int, str]:
+        """Return the version of custom code of each trial of an optimizer by index; "" where none was recorded."""
+        query = sa.select(trials.c.index, trials.c.provenance).where(trials.c.optimizer == optimizer)
+
+        def work(connection: sa.Connection) -> dict[int, str]:
+            codes = self._codes(connection, optimizer)
+            return {index: codes.get(origin, "") for index, origin in connection.execute(query)}
+
+        return self._database.read(work)
+
+    def _codes(self, connection: sa.Connection, optimizer: str) -> dict[str, str]:
+        """Return the version of custom code of each provenance of an optimizer's trials; "" where there is none."""
+        ids = sa.select(trials.c.provenance).where(trials.c.optimizer == optimizer).distinct()
+        query = sa.select(provenance.c.id, provenance.c.content).where(provenance.c.id.in_(ids))
+        return {
+            key: str(self._parsed(content, f"provenance {key}").get("code", ""))
+            for key, content in connection.execute(query)
+        }
+
+    def trials(self, optimizer: str) -> list[Trial]:
+        """Return all finished trials of an optimizer, by index. Raises a StoreError if one of them is damaged."""
+        query = self._rows.where(trials.c.optimizer == optimizer).order_by(trials.c.index)
+
+        def work(connection: sa.Connection) -> tuple[list[str], dict[str, str], Sequence[Any]]:
+            names, codes = self._metrics(connection, optimizer), self._codes(connection, optimizer)
+            return names, codes, connection.execute(query).all()
+
+        names, codes, rows = self._database.read(work)
+        for row in rows:
+            if problem := _problem(row, names, codes):
+                raise self._damaged(f"trial {row.index} of optimizer {optimizer} ({problem})")
+        return [_trial(row, names, codes[row.provenance]) for row in rows]
+
+    @property
+    def _rows(self) -> sa.Select[Any]:
+        """A query for whole trials. Stores of schema 1 that were only read have no digests."""
+        columns = [column for column in trials.c if column is not trials.c.digest]
+        return sa.select(*columns, trials.c.digest if self._version > 1 else sa.literal(None).label("digest"))
+
+    def provenance(self, optimizer: str) -> list[dict[str, Any]]:
+        """Return each provenance of an optimizer's trials once."""
+        ids = sa.select(trials.c.provenance).where(trials.c.optimizer == optimizer).distinct()
+        query = sa.select(provenance).where(provenance.c.id.in_(ids)).order_by(provenance.c.id)
+        rows = self._database.read(lambda connection: connection.execute(query).all())
+        contents = {row.id: self._parsed(row.content, f"provenance {row.id}") for row in rows}
+        for key, content in contents.items():
+            if digest(content) != key:
+                raise self._damaged(f"provenance {key}")
+        return list(contents.values())
+
+    def keep_code_apart(self, optimizer: str, code: str) -> None:
+        """Set aside the trials of an optimizer that were trained with another version of custom code than this one.
+
+        They stay in the store under the optimizer's id with the version appended, where nothing reads them. Trials of
+        this version that were set aside before return.
+        """
+
+        def work(connection: sa.Connection) -> None:
+            codes = self._codes(connection, optimizer)
+            own = trials.c.optimizer == optimizer
+            for other in {version for version in codes.values() if version not in ("", code)}:
+                stale = own & trials.c.provenance.in_([key for key, version in codes.items() if version == other])
+                self._move(connection, stale, optimizer, _aside(optimizer, other))
+                before = sa.select(trials.c.index).where(trials.c.optimizer == _aside(optimizer, other))
+                again = stale & trials.c.index.in_(before.scalar_subquery())  # the same trials, set aside before
+                connection.execute(sa.delete(trials).where(again))
+            if connection.scalar(sa.select(sa.func.count()).where(own)) == 0:  # other code may have other metrics
+                connection.execute(sa.delete(optimizers).where(optimizers.c.id == optimizer))
+            aside = _aside(optimizer, code)
+            self._move(connection, trials.c.optimizer == aside, aside, optimizer)
+            claims.forget_queue(connection, optimizer)
+
+        self._database.write(work)
+
+    def _move(self, connection: sa.Connection, chosen: sa.ColumnElement[bool], source: str, destination: str) -> None:
+        """File trials under another optimizer, except for those that it already has."""
+        row = connection.execute(sa.select(optimizers).where(optimizers.c.id == source)).one_or_none()
+        if row is None:
+            return
+        content = [{"id": destination, "definition": row.definition, "metrics": row.metrics}]
+        connection.execute(self._database.insert(optimizers).on_conflict_do_nothing(), content)
+        if connection.scalar(sa.select(optimizers.c.metrics).where(optimizers.c.id == destination)) == row.metrics:
+            taken = sa.select(trials.c.index).where(trials.c.optimizer == destination).scalar_subquery()
+            moved = sa.update(trials).where(chosen, trials.c.index.not_in(taken))
+            connection.execute(moved.values(optimizer=destination))
+
+    def runner(self) -> Runner:
+        """Return a runner, which claims points of this store for this process."""
+        return Runner(self._database)
+
+    def enqueue(self, optimizer: str, end: int) -> None:
+        """Offer the first ``end`` points of an optimizer to all runners, except those that have a trial."""
+        self._database.write(lambda connection: claims.enqueue(connection, self._database, optimizer, end))
+
+    def open_points(self, optimizer: str, end: int) -> int:
+        """Return how many of the first ``end`` points of an optimizer have no trial yet."""
+        return self._database.read(lambda connection: claims.open_points(connection, optimizer, end))
+
+    def claimed_points(self, identities: Sequence[str]) -> dict[str, int]:
+        """Return how many points of each optimizer somebody is training."""
+        return self._database.read(lambda connection: claims.claimed_points(connection, identities))
+
+    def workers(self, identities: Sequence[str]) -> list[Worker]:
+        """Return the runners that are training points of these optimizers."""
+        if self._version < SCHEMA_VERSION:
+            return []
+        return self._database.read(lambda connection: claims.workers(connection, self._database, identities))
+
+    def check(self) -> list[Damage]:
+        """Return everything in the store that is not what was written."""
+        return self._database.read(self._check)
+
+    def _check(self, connection: sa.Connection) -> list[Damage]:
+        found = []
+        if self._database.is_sqlite:
+            lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars()
+            found += [Damage(f"SQLite: {line}") for line in lines if line != "ok"]
+        names: dict[str, list[str]] = {}
+        for row in connection.execute(sa.select(optimizers)):
+            try:
+                names[row.id] = list(self._parsed(row.metrics, ""))
+                intact = digest(self._parsed(row.definition, "")) == row.id.partition("@")[0]
+            except StoreError:
+                intact = False
+            if not intact:
+                found.append(Damage(f"the definition of optimizer {row.id}"))
+        codes: dict[str, str] = {}
+        for row in connection.execute(sa.select(provenance)):
+            codes[row.id] = ""
+            if _digest_of(row.content) != row.id:
+                found.append(Damage(f"provenance {row.id}"))
+        stored: Any
+        for stored in connection.execute(self._rows.order_by(trials.c.optimizer, trials.c.index)):
+            if problem := _problem(stored, names.get(stored.optimizer, []), codes):
+                what = f"trial {stored.index} of optimizer {stored.optimizer} ({problem})"
+                found.append(Damage(what, stored.optimizer, stored.index))
+        return found
+
+    def remove(self, damaged: Sequence[Damage]) -> int:
+        """Remove damaged trials, so that a run trains them again; return how many."""
+        chosen = [damage for damage in damaged if damage.index >= 0]
+
+        def work(connection: sa.Connection) -> None:
+            for damage in chosen:
+                place = (trials.c.optimizer == damage.optimizer, trials.c.index == damage.index)
+                connection.execute(sa.delete(trials).where(*place))
+                claims.forget_queue(connection, damage.optimizer)
+
+        self._database.write(work)
+        return len(chosen)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot create the folder ({error.strerror})") from None
+
+
+def _existing_columns(connection: sa.Connection) -> dict[str, set[str]]:
+    inspector = sa.inspect(connection)
+    return {table: {column["name"] for column in inspector.get_columns(table)} for table in inspector.get_table_names()}
+
+
+def _count(connection: sa.Connection, optimizer: str, status: Status, end: int) -> int:
+    window = (trials.c.optimizer == optimizer, trials.c.status == status.value, trials.c.index < end)
+    return connection.scalar(sa.select(sa.func.count()).select_from(trials).where(*window)) or 0
+
+
+def _row(optimizer: str, trial: Trial, metrics: list[str], origin: str) -> dict[str, Any]:
+    curve = np.array([trial.curve.values[name] for name in metrics], "<f4")
+    row = {
+        "optimizer": optimizer,
+        "index": trial.point.index,
+        "status": trial.status.value,
+        "seed": trial.point.seed,
+        "hyperparameters": json.dumps(trial.point.hyperparameters),
+        "steps": np.asarray(trial.curve.steps, "<i8").tobytes(),
+        "curve": curve.tobytes(),
+        "started": trial.started,
+        "seconds": trial.seconds,
+        "provenance": origin,
+    }
+    return row | {"digest": _trial_digest(row.values(), metrics)}
+
+
+def _trial_digest(content: Iterable[Any], metrics: list[str]) -> str:
+    """Return a digest of a row, in the order of the table's columns, and of what its curve's values are called."""
+    optimizer, *rest = content
+    # Trials that are set aside keep their digest.
+    parts = [optimizer.partition("@")[0], *rest, *metrics]
+    texts = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
+    return hashlib.blake2b(b"\0".join(texts), digest_size=16).hexdigest()
+
+
+def _digest_of(text: str) -> str:
+    try:
+        return digest(json.loads(text))
+    except ValueError:
+        return ""
+
+
+def _problem(row: Any, metrics: list[str], codes: Mapping[str, str]) -> str:
+    """Return what is wrong with a stored trial; "" if it is intact."""
+    if row.digest is not None and row.digest != _trial_digest(row[:-1], sorted(metrics)):
+        return "its content does not match its digest"
+    if row.provenance not in codes:
+        return "its provenance is missing"
+    try:
+        _trial(row, metrics, "")
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return ""
+
+
+def _aside(optimizer: str, code: str) -> str:
+    return f"{optimizer}@{code}"
+
+
+def _trial(row: Any, metrics: list[str], code: str) -> Trial:
+    steps = np.frombuffer(row.steps, "<i8")
+    values = np.frombuffer(row.curve, "<f4").reshape(len(metrics), len(steps))
+    point = Point(row.index, json.loads(row.hyperparameters), row.seed)
+    by_name = dict(zip(sorted(metrics), values, strict=True))
+    curve = Curve(steps, {name: by_name[name] for name in metrics})
+    return Trial(point, Status(row.status), curve, row.started, row.seconds, code)

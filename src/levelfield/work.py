@@ -1,0 +1,104 @@
+"""The points that a study still needs, shared by all runners on its store."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from levelfield.pool import PoolCount
+from levelfield.search import Search
+from levelfield.store import Runner, Store
+from levelfield.study import Study
+from levelfield.trial import Batch, Failure, Progress
+from levelfield.workloads import get_workload
+
+_FAILURES = 3  # failed trials of an optimizer after which a run stops training it, unless ten times as many finish
+
+
+class Work:
+    """Hands out points that nobody else is training, and stores their trials.
+
+    Counting every unfinished point as feasible tells which points a pool needs at least; only those are handed out, so
+    nothing is trained in vain and the pool does not depend on which trials finish first, or on who trains them.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        store: Store,
+        runner: Runner,
+        provenance: Callable[[], Mapping[str, Any]],
+        tries: int | None = None,
+    ) -> None:
+        self._study, self._store, self._runner = study, store, runner
+        # What belongs to all trials of the study, wherever they are trained; it may have to be measured.
+        self._provenance = functools.cache(provenance)
+        self._tries = tries  # train this many points of each optimizer, feasible or not, instead of filling its pool
+        self._identities = {name: study.identity(name) for name in study.optimizers}
+        self._searches = {name: Search(study, name) for name in study.optimizers}
+        self._metrics = get_workload(study.workload).metrics
+        self._offered = dict.fromkeys(study.optimizers, 0)  # how many points are open to all runners
+        self._finished: Counter[str] = Counter()
+        self.failures: dict[str, list[Failure]] = {name: [] for name in study.optimizers}
+        self.error: BaseException | None = None  # that made trials fail, if it is at hand
+
+    def take(self, count: int, optimizer: str | None = None) -> Batch | None:
+        """Hand out points: of an optimizer, or of the one that the fewest trials are running of."""
+        for name in [optimizer] if optimizer else self._by_need():
+            if not self.gave_up(name) and (indices := self._claim(name, count)):
+                return Batch(name, [self._searches[name].point(index) for index in indices])
+        return None
+
+    def record(self, progress: Progress) -> None:
+        """Store finished trials. The points of failed ones stay claimed, so that this run does not try them again."""
+        name, identity = progress.optimizer, self._identities[progress.optimizer]
+        if progress.finished:
+            provenance = {**progress.provenance, **self._provenance()}
+            self._store.add(identity, self._study.definition(name), self._metrics, progress.finished, provenance)
+            self._runner.forget(identity, [trial.point.index for trial in progress.finished])
+            self._finished[name] += len(progress.finished)
+        self.failures[name] += progress.failed
+        self.error = progress.error or self.error
+
+    def gave_up(self, name: str) -> bool:
+        """Return whether too many of an optimizer's trials have failed in this run to go on with it."""
+        return len(self.failures[name]) >= max(_FAILURES, self._finished[name] / 10)
+
+    def count(self, name: str) -> PoolCount:
+        return self._store.pool_count(self._identities[name], self._study.pool, self._study.points(name))
+
+    def leave(self) -> None:
+        """Return all points to the other runners, because this one is not going to finish them."""
+        self._runner.leave()
+
+    def left(self) -> int:
+        """Return how many points the study still needs; others train them if this run has none in flight."""
+        self._runner.free_abandoned()
+        return sum(self._open(name) for name in self._identities if not self.gave_up(name))
+
+    def _open(self, name: str) -> int:
+        self._offer(name)
+        return self._store.open_points(self._identities[name], self._offered[name]) - len(self.failures[name])
+
+    def _by_need(self) -> list[str]:
+        running = self._store.claimed_points(list(self._identities.values()))
+        return sorted(self._identities, key=lambda name: running.get(self._identities[name], 0))
+
+    def _claim(self, name: str, count: int) -> list[int]:
+        identity = self._identities[name]
+        indices = self._runner.claim(identity, self._offered[name], count) if self._offered[name] else []
+        if len(indices) < count and self._offer(name):
+            indices += self._runner.claim(identity, self._offered[name], count - len(indices))
+        return indices
+
+    def _offer(self, name: str) -> bool:
+        """Open the points that the pool needs by now to all runners; return whether there are more than before."""
+        end = self._tries if self._tries is not None else self.count(name).wanted
+        if end <= self._offered[name]:
+            return False
+        self._store.check_metrics(self._identities[name], self._metrics)
+        self._store.enqueue(self._identities[name], end)
+        self._offered[name] = end
+        return True
