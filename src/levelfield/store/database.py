@@ -92,6 +92,8 @@ class Database:
                     if not self.is_open:
                         raise StoreError(f"{self.name}: cannot open the store ({reason})") from None
                     raise StoreUnavailable(problem) from None
+            except UnicodeDecodeError as error:
+                raise StoreError(f"{self.name}: the store is damaged (a text in it is not UTF-8: {error})") from None
             if waited > _QUIET and not noted:
                 noted = True
                 _log.warning("%s: waiting for the store (%s)", self.name, reason)

@@ -211,13 +211,23 @@ class Store:
 
         def work(connection: sa.Connection) -> tuple[list[str], dict[str, str], Sequence[Any]]:
             names, codes = self._metrics(connection, optimizer), self._codes(connection, optimizer)
-            return names, codes, connection.execute(query).all()
+            rows = connection.execute(query).all()
+            if len(rows) != self._count_twice(connection, optimizer, len(rows)):
+                raise self._damaged(f"the list of trials of optimizer {optimizer}")
+            return names, codes, rows
 
         names, codes, rows = self._database.read(work)
         for row in rows:
             if problem := _problem(row, names, codes):
                 raise self._damaged(f"trial {row.index} of optimizer {optimizer} ({problem})")
         return [_trial(row, names, codes[row.provenance]) for row in rows]
+
+    def _count_twice(self, connection: sa.Connection, optimizer: str, found: int) -> int:
+        """Count an optimizer's trials by another index than the one they were found by, which may have lost some."""
+        if not self._database.is_sqlite or self._version == 1:  # PostgreSQL has checksums of its own
+            return found
+        query = sa.text("SELECT count(*) FROM trials INDEXED BY trials_status WHERE optimizer = :optimizer")
+        return int(connection.execute(query, {"optimizer": optimizer}).scalar_one())
 
     @property
     def _rows(self) -> sa.Select[Any]:
