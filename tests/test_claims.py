@@ -55,7 +55,8 @@ def test_points_that_have_a_trial_are_not_handed_out(opened: Store) -> None:
         assert first.claim("adam", 5, 2) == [0, 2]
         opened.add("adam", DEFINITION, METRICS, [trial_of(0)], NOWHERE)
         assert second.claim("adam", 5, 5) == [4]
-        assert opened.open_points("adam", 5) == 2
+        assert opened.open_below("adam", 3) == 1
+        assert opened.open_points(["adam"]) == {"adam": (0, 2)}  # free, claimed
         opened.enqueue("adam", 7)  # the pool has grown
         assert second.claim("adam", 7, 5) == [5, 6]
 

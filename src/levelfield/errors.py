@@ -51,6 +51,10 @@ class StoreUnavailable(StoreError):
     exit_code = 1  # trials may have been written before
 
 
+class MissingRow(StoreUnavailable):
+    """A row that others refer to has been removed in the meantime."""
+
+
 class StaleTrials(UsageError):
     """``facts``: what is stale; the message also says what to do about it in Python."""
 

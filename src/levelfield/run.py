@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
+import random
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +40,8 @@ from levelfield.work import Work
 from levelfield.workloads import get_workload
 
 Location = str | Path | Store
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds between two looks for work while others train the rest
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
+_LONGEST_WAIT = 30.0  # seconds between two looks for runners that have died
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
 
@@ -240,7 +243,6 @@ def _by_index(store: Store, identity: str) -> dict[int, Trial]:
 
 def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> None:
     """Train what is missing, together with other runners, until the study has what it needs."""
-    pause, waiting = _SHORTEST_PAUSE, False
     while True:
         with Watchdog(functools.partial(_stalled, work, listener)) as watchdog:
             for progress in executor.train(study, work.take):
@@ -248,14 +250,14 @@ def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> 
                 watchdog.reset()
                 listener.advance(progress)
                 interruption.check()
-                pause, waiting = _SHORTEST_PAUSE, False
         if not (left := work.left()):
             return
-        if not waiting:
-            waiting = True
-            listener.note(f"waiting for {pluralize(left, 'trial')} that other runners train")
-        interruption.sleep(pause)
-        pause = min(1.5 * pause, _LONGEST_PAUSE)
+        listener.note(f"waiting for {pluralize(left, 'trial')} that other runners train")
+        begun = time.monotonic()
+        while (waited := time.monotonic() - begun) < _LONGEST_WAIT:
+            interruption.sleep(random.uniform(0.5, 1.5) * min(_SHORTEST_PAUSE + waited / 10, _LONGEST_PAUSE))
+            if not work.others_are_busy():
+                break
 
 
 def _stalled(work: Work, listener: Listener, message: str) -> None:

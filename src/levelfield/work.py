@@ -51,6 +51,32 @@ class Work:
                 return Batch(name, [self._searches[name].point(index) for index in indices])
         return None
 
+    def _by_need(self) -> list[str]:
+        """Return the optimizers that have free points."""
+        for name, offered in self._offered.items():
+            if not offered:
+                self._offer(name)
+        points = self._store.open_points(list(self._identities.values()))
+        names = [name for name, identity in self._identities.items() if identity in points and points[identity].free]
+        return sorted(names, key=lambda name: points[self._identities[name]].claimed)
+
+    def _claim(self, name: str, count: int) -> list[int]:
+        identity, offered = self._identities[name], self._offered[name]
+        indices = self._runner.claim(identity, offered, count)
+        if len(indices) < count and self._store.offered_points(identity) > offered and self._offer(name):
+            indices += self._runner.claim(identity, self._offered[name], count - len(indices))
+        return indices
+
+    def _offer(self, name: str) -> bool:
+        """Offer the points that the pool needs by now to all runners; return whether there are more than before."""
+        end = self._tries if self._tries is not None else self.count(name).wanted
+        if end <= self._offered[name]:
+            return False
+        self._store.check_metrics(self._identities[name], self._metrics)
+        self._store.enqueue(self._identities[name], end)
+        self._offered[name] = end
+        return True
+
     def record(self, progress: Progress) -> None:
         """Store finished trials. The points of failed ones stay claimed, so that this run does not try them again."""
         name, identity = progress.optimizer, self._identities[progress.optimizer]
@@ -59,6 +85,8 @@ class Work:
             self._store.add(identity, self._study.definition(name), self._metrics, progress.finished, provenance)
             self._runner.forget(identity, [trial.point.index for trial in progress.finished])
             self._finished[name] += len(progress.finished)
+            if not all(trial.feasible for trial in progress.finished):
+                self._offer(name)  # the pool needs more points
         self.failures[name] += progress.failed
         self.error = progress.error or self.error
 
@@ -73,32 +101,17 @@ class Work:
         """Return all points to the other runners, because this one is not going to finish them."""
         self._runner.leave()
 
+    def others_are_busy(self) -> bool:
+        """Return whether others are training points of the study, and none is free."""
+        points = self._store.open_points(list(self._identities.values())).values()
+        return any(each.claimed for each in points) and not any(each.free for each in points)
+
     def left(self) -> int:
-        """Return how many points the study still needs; others train them if this run has none in flight."""
+        """Return how many points the study still needs that this run can train, or others are training."""
         self._runner.free_abandoned()
-        return sum(self._open(name) for name in self._identities if not self.gave_up(name))
-
-    def _open(self, name: str) -> int:
-        self._offer(name)
-        return self._store.open_points(self._identities[name], self._offered[name]) - len(self.failures[name])
-
-    def _by_need(self) -> list[str]:
-        running = self._store.claimed_points(list(self._identities.values()))
-        return sorted(self._identities, key=lambda name: running.get(self._identities[name], 0))
-
-    def _claim(self, name: str, count: int) -> list[int]:
-        identity = self._identities[name]
-        indices = self._runner.claim(identity, self._offered[name], count) if self._offered[name] else []
-        if len(indices) < count and self._offer(name):
-            indices += self._runner.claim(identity, self._offered[name], count - len(indices))
-        return indices
-
-    def _offer(self, name: str) -> bool:
-        """Open the points that the pool needs by now to all runners; return whether there are more than before."""
-        end = self._tries if self._tries is not None else self.count(name).wanted
-        if end <= self._offered[name]:
-            return False
-        self._store.check_metrics(self._identities[name], self._metrics)
-        self._store.enqueue(self._identities[name], end)
-        self._offered[name] = end
-        return True
+        left = 0
+        for name, identity in self._identities.items():
+            if not self.gave_up(name):
+                self._offer(name)  # the runner that should have done it may have been killed
+                left += self._store.open_below(identity, self._offered[name]) - len(self.failures[name])
+        return left

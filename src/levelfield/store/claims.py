@@ -8,6 +8,7 @@ slow, a point may be trained twice; its trial is stored once.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -17,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -133,7 +134,12 @@ class Runner:
 
     def _write_renewal(self, connection: sa.Connection) -> None:
         now = connection.scalar(sa.select(self._database.now))
-        row = {"id": self._id, "host": socket.gethostname(), "pid": os.getpid(), "process": _process(os.getpid())}
+        row = {
+            "id": self._id,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "process": f"{_system()} {_birth(os.getpid())}",
+        }
         content = self._database.insert(runners).values(**row, started=now, seen=now, lease=self._lease)
         connection.execute(content.on_conflict_do_update(index_elements=["id"], set_={"seen": now}))
         _free_abandoned(connection, self._database)
@@ -184,23 +190,34 @@ def remove_claims(connection: sa.Connection, optimizer: str, indices: Sequence[i
     connection.execute(sa.delete(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(indices)))
 
 
-def open_points(connection: sa.Connection, optimizer: str, end: int) -> int:
-    """Return how many of the first ``end`` points of an optimizer have no trial yet."""
+class Open(NamedTuple):
+    """The points of an optimizer that were offered and have no trial yet."""
+
+    free: int
+    claimed: int
+
+
+def queue_end(connection: sa.Connection, optimizer: str) -> int:
+    return connection.scalar(sa.select(queues.c.end).where(queues.c.optimizer == optimizer)) or 0
+
+
+def open_points(connection: sa.Connection, optimizers: Sequence[str]) -> dict[str, Open]:
+    count, claimed = sa.func.count(), sa.func.count(claims.c.runner)
+    query = sa.select(claims.c.optimizer, count, claimed).where(claims.c.optimizer.in_(optimizers))
+    rows = connection.execute(query.group_by(claims.c.optimizer)).all()
+    return {optimizer: Open(count - claimed, claimed) for optimizer, count, claimed in rows}
+
+
+def open_below(connection: sa.Connection, optimizer: str, end: int) -> int:
     below = (claims.c.optimizer == optimizer, claims.c.index < end)
     return connection.scalar(sa.select(sa.func.count()).select_from(claims).where(*below)) or 0
-
-
-def claimed_points(connection: sa.Connection, optimizers: Sequence[str]) -> dict[str, int]:
-    """Return how many points of each optimizer somebody is training."""
-    claimed = (claims.c.optimizer.in_(optimizers), claims.c.runner.is_not(None))
-    query = sa.select(claims.c.optimizer, sa.func.count()).where(*claimed).group_by(claims.c.optimizer)
-    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def workers(connection: sa.Connection, database: Database, optimizers: Sequence[str]) -> list[Worker]:
     """Return the live runners that have points of these optimizers."""
     now = connection.scalar(sa.select(database.now)) or 0.0
-    live = {row.id: row for row in connection.execute(sa.select(runners)) if _is_live(row, now)}
+    rows = connection.execute(sa.select(runners).where(_has_lease(now)))
+    live = {row.id: row for row in rows if not _has_ended(row.host, row.pid, row.process)}
     query = sa.select(claims.c.runner, claims.c.optimizer, sa.func.count()).where(
         claims.c.optimizer.in_(optimizers), claims.c.runner.is_not(None)
     )
@@ -216,21 +233,22 @@ def workers(connection: sa.Connection, database: Database, optimizers: Sequence[
 
 def _free_abandoned(connection: sa.Connection, database: Database) -> None:
     now = connection.scalar(sa.select(database.now)) or 0.0
-    gone = [row.id for row in connection.execute(sa.select(runners)) if not _is_live(row, now)]
+    has_ended = functools.cache(_has_ended)
+    gone = list(connection.scalars(sa.select(runners.c.id).where(~_has_lease(now))))
+    here = sa.select(runners).where(runners.c.host == socket.gethostname(), _has_lease(now))
+    gone += [row.id for row in connection.execute(here) if has_ended(row.host, row.pid, row.process)]
     if gone:
         connection.execute(sa.update(claims).where(claims.c.runner.in_(gone)).values(runner=None))
         connection.execute(sa.delete(runners).where(runners.c.id.in_(gone)))
 
 
-def _is_live(row: Any, now: float) -> bool:
-    if not row.seen - _CLOCK_SLACK <= now < row.seen + row.lease:
-        return False
-    return not _has_ended(row.host, row.pid, row.process)
+def _has_lease(now: float) -> sa.ColumnElement[bool]:
+    return (runners.c.seen - _CLOCK_SLACK <= now) & (runners.c.seen + runners.c.lease > now)
 
 
 def _has_ended(host: str, pid: int, process: str) -> bool:
     """Return whether a process of this machine is known to have ended."""
-    if host != socket.gethostname() or process.partition(" ")[0] != _process(os.getpid()).partition(" ")[0]:
+    if host != socket.gethostname() or process.partition(" ")[0] != _system():
         return False  # another machine, or a container of it whose processes cannot be seen
     try:
         os.kill(pid, 0)
@@ -238,15 +256,28 @@ def _has_ended(host: str, pid: int, process: str) -> bool:
         return True
     except PermissionError:
         return False
-    return process != _process(pid)
+    return process != f"{_system()} {_birth(pid)}"
 
 
-def _process(pid: int) -> str:
-    """Return what tells a process from all others: the boot and container that it belongs to, and when it began."""
+def _this_process() -> dict[str, Any]:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "process": f"{_system()} {_birth(pid)}"}
+
+
+@functools.cache
+def _system() -> str:
+    """Return what tells this machine since it was started, or this container, from others of its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        namespace = os.readlink("/proc/self/ns/pid")
+        return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return "?"
+
+
+def _birth(pid: int) -> str:
+    """Return when a process began, because numbers of processes come back."""
+    try:
         status = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
-        return f"{boot}:{namespace} {'zombie' if status[0] == 'Z' else status[19]}"
-    except OSError:  # not Linux, or the process has ended
-        return f"{socket.gethostname()} ?"
+    except OSError:  # not Linux, or it has ended
+        return "?"
+    return "zombie" if status[0] == "Z" else status[19]

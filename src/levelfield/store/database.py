@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from levelfield import interruption
-from levelfield.errors import StoreError, StoreUnavailable
+from levelfield.errors import MissingRow, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -81,10 +81,11 @@ class Database:
         begun, noted, pause = time.monotonic(), False, 0.05
         while True:
             try:
-                with self.engine.connect() as connection:
-                    connection = connection.execution_options(levelfield_writes=writes)
-                    with connection.begin():
-                        return work(connection)
+                connecting = self.engine.connect().execution_options(**self._options(writes))
+                with connecting as connection, connection.begin():
+                    return work(connection)
+            except sa.exc.IntegrityError as error:
+                raise MissingRow(f"{self.name}: cannot write the store ({_reason(error)})") from None
             except sa.exc.DBAPIError as error:
                 reason, waited = _reason(error), time.monotonic() - begun
                 if not self._passes(error) or waited > PATIENCE:
@@ -99,6 +100,12 @@ class Database:
                 _log.warning("%s: waiting for the store (%s)", self.name, reason)
             interruption.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _options(self, writes: bool) -> dict[str, Any]:
+        if self.is_sqlite:
+            return {"levelfield_writes": writes}
+        # All queries of a transaction that reads must see the same state, as in SQLite.
+        return {"isolation_level": "READ COMMITTED" if writes else "REPEATABLE READ"}
 
     def _passes(self, error: sa.exc.DBAPIError) -> bool:
         if self.is_sqlite:
@@ -120,7 +127,7 @@ class Database:
 
 def _engine(url: sa.URL, writes: bool) -> sa.Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=1, max_overflow=4, pool_pre_ping=True, connect_args=_pg_options(url))
+        return sa.create_engine(url, pool_size=1, max_overflow=4, connect_args=_pg_options(url))
     path = Path(url.database) if url.database else None
     if path and not writes and path.is_file() and not _can_write(path.parent) and not Path(f"{path}-wal").exists():
         # Even readers of a database with a write-ahead log write beside it, unless it cannot change.
@@ -130,6 +137,7 @@ def _engine(url: sa.URL, writes: bool) -> sa.Engine:
     @sa.event.listens_for(engine, "connect")
     def connect(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # sqlite3 must not begin transactions by itself
+        connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from levelfield.errors import NoStore, StoreError
+from levelfield.errors import MissingRow, NoStore, StoreError
 from levelfield.pool import PoolCount
 from levelfield.store import claims
-from levelfield.store.claims import Runner, Worker
+from levelfield.store.claims import Open, Runner, Worker
 from levelfield.store.database import Database
 from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, trials
 from levelfield.study import digest
@@ -40,6 +40,7 @@ class Store:
         self._database = database
         self.name = database.name
         self._version = SCHEMA_VERSION
+        self._known: set[tuple[str, str]] = set()  # optimizers and provenances that the store has
 
     @classmethod
     def open(cls, location: str | Path, *, create: bool = True) -> Store:
@@ -114,17 +115,28 @@ class Store:
         """Add finished trials with their provenance, all or none. Trials that the store already has stay unchanged."""
         if not finished:
             return
-        rows = [_row(optimizer, trial, sorted(metrics), digest(origin)) for trial in finished]
+        key = digest(origin)
+        rows = [_row(optimizer, trial, sorted(metrics), key) for trial in finished]
         optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
-        provenance_row = {"id": digest(origin), "content": json.dumps(origin)}
 
         def work(connection: sa.Connection) -> None:
-            self._check_metrics(connection, optimizer, metrics)
-            for table, content in ((optimizers, [optimizer_row]), (provenance, [provenance_row]), (trials, rows)):
-                connection.execute(self._database.insert(table).on_conflict_do_nothing(), content)
+            if (optimizer, key) not in self._known:
+                self._check_metrics(connection, optimizer, metrics)
+                self._insert(connection, optimizers, [optimizer_row])
+                self._insert(connection, provenance, [{"id": key, "content": json.dumps(origin)}])
+            self._insert(connection, trials, rows)
             claims.remove_claims(connection, optimizer, [trial.point.index for trial in finished])
 
-        self._database.write(work)
+        try:
+            self._database.write(work)
+        except MissingRow:  # somebody has set the optimizer's trials aside
+            self._known.clear()
+            self._database.write(work)
+        self._known.add((optimizer, key))
+
+    def _insert(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows, except those that are there."""
+        connection.execute(self._database.insert(table).on_conflict_do_nothing(), rows)
 
     def check_metrics(self, optimizer: str, metrics: Mapping[str, Direction]) -> None:
         """Raise if the optimizer's stored trials have other metrics than these."""
@@ -276,7 +288,7 @@ class Store:
         if row is None:
             return
         content = [{"id": destination, "definition": row.definition, "metrics": row.metrics}]
-        connection.execute(self._database.insert(optimizers).on_conflict_do_nothing(), content)
+        self._insert(connection, optimizers, content)
         if connection.scalar(sa.select(optimizers.c.metrics).where(optimizers.c.id == destination)) == row.metrics:
             taken = sa.select(trials.c.index).where(trials.c.optimizer == destination).scalar_subquery()
             moved = sa.update(trials).where(chosen, trials.c.index.not_in(taken))
@@ -290,13 +302,17 @@ class Store:
         """Offer the first ``end`` points of an optimizer to all runners, except those that have a trial."""
         self._database.write(lambda connection: claims.enqueue(connection, self._database, optimizer, end))
 
-    def open_points(self, optimizer: str, end: int) -> int:
-        """Return how many of the first ``end`` points of an optimizer have no trial yet."""
-        return self._database.read(lambda connection: claims.open_points(connection, optimizer, end))
+    def offered_points(self, optimizer: str) -> int:
+        """Return how many points of an optimizer have been offered to all runners."""
+        return self._database.read(lambda connection: claims.queue_end(connection, optimizer))
 
-    def claimed_points(self, identities: Sequence[str]) -> dict[str, int]:
-        """Return how many points of each optimizer somebody is training."""
-        return self._database.read(lambda connection: claims.claimed_points(connection, identities))
+    def open_points(self, identities: Sequence[str]) -> dict[str, Open]:
+        """Return how many of the offered points of each optimizer are free, and how many somebody trains."""
+        return self._database.read(lambda connection: claims.open_points(connection, identities))
+
+    def open_below(self, optimizer: str, end: int) -> int:
+        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered."""
+        return self._database.read(lambda connection: claims.open_below(connection, optimizer, end))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
         """Return the runners that are training points of these optimizers."""
