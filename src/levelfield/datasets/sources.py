@@ -176,7 +176,7 @@ def too_large(path: Path, limit: int) -> DataError:
 
 
 def read(path: Path, limit: int) -> bytes:
-    """Return the content of a file of at most ``limit`` bytes, unpacked if it is a .gz file."""
+    """Return the content of a file; a .gz file is unpacked, to at most ``limit`` bytes."""
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
