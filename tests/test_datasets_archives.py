@@ -87,6 +87,14 @@ def test_other_links_do_not_matter(source):
         assert [(name, stream.read()) for name, stream in files] == [("wanted", b"abc")]
 
 
+@pytest.mark.parametrize("folder", ["../../..", "/tmp"])
+def test_files_keep_only_their_name(source, folder):
+    content = header(f"{folder}/wanted", 3) + b"abc" + bytes(509 + 1024)
+    (source / "some.tar.gz").write_bytes(gzip.compress(content))
+    with sources.tar_files(source / "some.tar.gz", "wanted".__eq__, largest=3, total=2000) as files:
+        assert [name for name, _ in files] == ["wanted"]
+
+
 # Bombs
 
 

@@ -327,7 +327,9 @@ def test_a_bad_command_line_is_refused_in_one_line(command, study, arguments, wo
     ("ending", "host"), [(signal.SIGINT, "127.0.0.1"), (signal.SIGTERM, "0.0.0.0")], ids=["Ctrl-C", "SIGTERM"]
 )
 def test_the_command_from_its_start_to_its_end(tmp_path, study, ending, host):
-    arguments = ["serve", "small.toml", "--port", "0", "--host", host]
+    arguments = ["serve", "small.toml", "--port", "0"]
+    if host != "127.0.0.1":  # the default
+        arguments += ["--host", host]
     process = subprocess.Popen(
         [sys.executable, "-c", "from levelfield.cli import main; main()", *arguments],
         cwd=tmp_path,
