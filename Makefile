@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
 .PHONY: demo test test-properties test-slow test-gpu calibration refinement lint lock clean
 
@@ -22,7 +24,7 @@ calibration: .venv/installed   ## how often claims and intervals are wrong; POOL
 	$(BIN)/python benchmarks/calibration.py $(if $(POOLS),--pools "$(POOLS)")
 
 refinement: .venv/installed    ## how well refine recovers from bad search spaces; ARGUMENTS="--cases 1" and others
-	$(BIN)/pip install --quiet --disable-pip-version-check optuna
+	$(INSTALL) optuna
 	$(BIN)/python benchmarks/refinement.py $(ARGUMENTS)
 
 lint: .venv/installed-dev
@@ -31,21 +33,24 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# The lock file pins every version; pyproject.toml only states which versions the project works with.
+# The lock files pin every version with its hashes; pyproject.toml only states which versions the project works with.
+# An editable install has no hash, so it comes on its own, built by the setuptools that is already installed.
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	$(INSTALL) --require-hashes --requirement requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Layers are tested against PyTorch if its CPU build is available; the default build includes gigabytes of CUDA.
-.venv/installed-dev: .venv/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable ".[dev]"
-	-$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock "torch==2.13.0+cpu"
+# Layers are tested against PyTorch if its CPU build is available; the default build includes gigabytes of CUDA. PyPI
+# does not have the CPU build, and each place that does may have its own, so there are no hashes for it.
+.venv/installed-dev: .venv/installed requirements-dev.lock
+	$(INSTALL) --require-hashes --requirement requirements-dev.lock
+	-$(INSTALL) "torch==2.13.0+cpu"
 	touch $@
 
-lock:                          ## update requirements.lock (needs uv)
-	uv pip compile --quiet --universal --upgrade --python-version 3.11 --extra dev --no-header --no-annotate \
-		--output-file requirements.lock pyproject.toml
+lock:                          ## update the lock files (needs uv); requirements.lock is a part of requirements-dev.lock
+	echo "setuptools>=77" | $(COMPILE) --extra dev --output-file requirements-dev.lock pyproject.toml -
+	echo "setuptools>=77" | $(COMPILE) --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml -
 
 clean:
 	rm -rf .venv .cache build dist src/*.egg-info

@@ -87,5 +87,17 @@ def test_links_are_valid():
     assert links > 5
 
 
+def test_every_promise_of_security_names_its_test():
+    text = (REPOSITORY / "docs/security.md").read_text("utf-8")
+    promises = text.partition("## What levelfield does")[2].partition("\n## ")[0]
+    points = promises.split("\n- ")[1:]
+    assert len(points) > 8
+    for point in points:
+        tests = re.findall(r"`(tests/\w+\.py)`", point)
+        assert tests, point
+        for test in tests:
+            assert (REPOSITORY / test).exists(), test
+
+
 def test_no_placeholder_is_left():
     assert "@@" not in (REPOSITORY / "README.md").read_text("utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 import signal
 import socket
@@ -13,37 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.client import HTTPMessage
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from typing import Any
 
-import numpy as np
 import pytest
+from serve_helpers import STUDY, ask, put, serving, state
 
 import levelfield as lf
 from levelfield.report import serve
-from levelfield.search import Search
-from levelfield.trial import Curve, Status, Trial
-from levelfield.workloads import get_workload
-
-STUDY = """
-workload = "quadratic"
-steps = 4
-eval_interval = 2
-trials = 2
-pool = 3
-
-[optimizers.sgd]
-learning_rate = { log = [1e-2, 1e0] }
-
-[optimizers.momentum]
-learning_rate = { log = [1e-2, 1e0] }
-one_minus_momentum = { log = [1e-2, 1e0] }
-"""
-PROVENANCE = {"devices": 0, "device": "none", "backend": "none", "precision": "none", "versions": {}}
 
 
 @pytest.fixture
@@ -58,55 +34,10 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "trials.db"
 
 
-def put(study: lf.Study, store: Path, optimizer: str, losses: dict[int, float | None]) -> None:
-    """Index → final loss of trials that nobody trained; None: infeasible."""
-    metrics = get_workload(study.workload).metrics
-    trials = []
-    for index, loss in losses.items():
-        values = np.array([9.0, np.inf if loss is None else loss], np.float32)
-        status = Status.INFEASIBLE if loss is None else Status.FEASIBLE
-        curve = Curve(np.array([2, 4]), dict.fromkeys(metrics, values))
-        trials.append(Trial(Search(study, optimizer).point(index), status, curve))
-    with lf.Store.open(store) as opened:
-        opened.add(study.identity(optimizer), study.definition(optimizer), metrics, trials, PROVENANCE)
-
-
-class Answer(NamedTuple):
-    status: int
-    text: str
-    headers: HTTPMessage
-
-
-def ask(url: str, method: str = "GET", **headers: str) -> Answer:
-    try:
-        with urlopen(Request(url, method=method, headers=headers), timeout=30) as answer:
-            return Answer(answer.status, answer.read().decode(), answer.headers)
-    except HTTPError as error:
-        with error:
-            return Answer(error.code, error.read().decode(), error.headers)
-
-
-@contextmanager
-def serving(study: lf.Study, store: Path, host: str = "127.0.0.1") -> Iterator[str]:
-    """The URL of a server in a thread."""
-    with serve.Server(serve.Live(study, str(store)), host, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.url
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def url(study: lf.Study, store: Path) -> Iterator[str]:
     with serving(study, store) as found:
         yield found
-
-
-def state(url: str) -> dict[str, Any]:
-    return json.loads(ask(f"{url}state").text)
 
 
 @pytest.fixture
@@ -321,7 +252,7 @@ def test_an_ipv6_server(study, store):
 # What can go wrong
 
 
-def test_a_broken_store_is_told_and_the_server_goes_on(url, study, store):
+def test_a_broken_store_is_told_and_the_server_goes_on(url, study, store, capfd):
     put(study, store, "sgd", {0: 1.0})
     good = state(url)
     content = store.read_bytes()
@@ -329,14 +260,31 @@ def test_a_broken_store_is_told_and_the_server_goes_on(url, study, store):
     for path in ("", "state"):
         found = ask(url + path)
         assert found.status == 503
-        assert len(found.text.splitlines()) == 1
-        assert "trials.db" in found.text
-        assert "not a database" in found.text
+        assert found.text == "The store cannot be read now; see the server's log\n"
+        logged = capfd.readouterr().err
+        assert len(logged.splitlines()) == 1
+        assert "trials.db" in logged
+        assert "not a database" in logged
     store.write_bytes(content)
     assert state(url) == good
     assert ask(url).status == 200
     store.unlink()
     assert state(url)["optimizers"][0]["feasible"] == 0
+
+
+def test_readers_are_not_told_what_the_error_says(url, monkeypatch, capfd):
+    """It may name a database with its user and password."""
+
+    def state(_: serve.Live) -> None:
+        raise lf.errors.StoreError("postgresql://me:secret@db.example/trials: connection refused")
+
+    monkeypatch.setattr(serve.Live, "state", state)
+    for path in ("", "state"):
+        found = ask(url + path)
+        assert found.status == 503
+        for word in ("secret", "db.example", "refused"):
+            assert word not in found.text + str(found.headers)
+    assert capfd.readouterr().err.count("db.example/trials: connection refused\n") == 2
 
 
 def test_a_page_that_cannot_be_drawn_is_told(url, monkeypatch):
@@ -379,7 +327,9 @@ def test_a_bad_command_line_is_refused_in_one_line(command, study, arguments, wo
     ("ending", "host"), [(signal.SIGINT, "127.0.0.1"), (signal.SIGTERM, "0.0.0.0")], ids=["Ctrl-C", "SIGTERM"]
 )
 def test_the_command_from_its_start_to_its_end(tmp_path, study, ending, host):
-    arguments = ["serve", "small.toml", "--port", "0", "--host", host]
+    arguments = ["serve", "small.toml", "--port", "0"]
+    if host != "127.0.0.1":  # the default
+        arguments += ["--host", host]
     process = subprocess.Popen(
         [sys.executable, "-c", "from levelfield.cli import main; main()", *arguments],
         cwd=tmp_path,

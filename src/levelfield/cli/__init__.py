@@ -1,6 +1,5 @@
 """The commands, each a few lines over the library. Results go to stdout, progress and errors to stderr."""
 
-import io
 import sys
 from typing import Any
 
@@ -8,6 +7,7 @@ import typer
 
 from levelfield.cli import comparing, listing, searching, summarizing, working
 from levelfield.cli.common import app
+from levelfield.cli.output import lasting_streams, unwritten_results
 from levelfield.errors import LevelfieldError, StaleTrials
 
 __all__ = ["app", "comparing", "listing", "main", "searching", "summarizing", "working"]
@@ -17,16 +17,23 @@ _CommandLineError: Any = sys.modules[typer.BadParameter.__module__].ClickExcepti
 
 
 def main() -> None:
-    """Run a command: print the library's errors as one line and exit with their code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # not every terminal can show every character
+    """Run a command and exit with its code."""
+    with lasting_streams():
+        code = _run()
+        if problem := unwritten_results():
+            typer.echo(f"levelfield: cannot write to stdout ({problem})", err=True)
+            code = code or 1
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run a command: print the library's errors as one line and return their code."""
     try:
-        sys.exit(app(standalone_mode=False))
+        return app(standalone_mode=False) or 0
     except _CommandLineError as error:
         message = error.format_message()
         typer.echo(message if message.startswith("Usage:") else f"levelfield: {message}", err=True)
-        sys.exit(error.exit_code)
+        return int(error.exit_code)
     except LevelfieldError as error:
         message = str(error)
         if isinstance(error, StaleTrials):
@@ -35,7 +42,7 @@ def main() -> None:
                 f"--stale keep to count them anyway"
             )
         typer.echo(f"levelfield: {message}", err=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("levelfield: interrupted", err=True)
-        sys.exit(130)
+        return 130

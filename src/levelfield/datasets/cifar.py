@@ -17,11 +17,12 @@ from levelfield.datasets.sources import (
     check_labels,
     find,
     folders_at,
-    open_tar,
+    tar_files,
     verify_checksum,
 )
 from levelfield.errors import DataError
 
+_MOST_RECORDS = 50_000  # in a file
 _URL = "https://www.cs.toronto.edu/~kriz"
 
 
@@ -34,6 +35,10 @@ class Cifar(NamedTuple):
     classes: int
     train: Mapping[str, str]  # file → md5
     test: Mapping[str, str]
+
+    @property
+    def _record_bytes(self) -> int:
+        return self.label_bytes + 3 * 32 * 32
 
     def read(self, source: Path, *, verify: bool = True) -> Arrays:
         """Read the files at a folder or in the archive. Without ``verify``, accept any images of that form."""
@@ -73,16 +78,17 @@ class Cifar(NamedTuple):
             if not source.exists():
                 raise
             raise DataError(f"{source}: contains neither {self.folder}/{files[0]} nor {self.archive}") from None
-        with open_tar(archive) as tar:
-            members = {Path(member.name).name: member for member in tar if member.isfile()}
-            for file in files:
-                stream = tar.extractfile(members[file]) if file in members else None
-                if stream is None:
-                    raise DataError(f"{archive}: contains no {file}")
-                yield archive / file, stream.read()
+        missing = set(files)
+        largest = _MOST_RECORDS * self._record_bytes
+        with tar_files(archive, files.__contains__, largest=largest, total=2 * largest) as found:
+            for file, content in found:
+                missing.discard(file)
+                yield archive / file, content.read()
+        if missing:
+            raise DataError(f"{archive}: contains no {min(missing)}")
 
     def _records(self, path: Path, content: bytes) -> npt.NDArray[np.uint8]:
-        size = self.label_bytes + 3 * 32 * 32
+        size = self._record_bytes
         if not content or len(content) % size:
             raise DataError(f"{path}: truncated ({len(content)} bytes; expected a multiple of {size}, a record's size)")
         rows = np.frombuffer(content, np.uint8).reshape(-1, size)

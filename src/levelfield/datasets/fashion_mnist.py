@@ -15,6 +15,7 @@ _FILES = {
     "test_images": ("t10k-images-idx3-ubyte", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
     "test_labels": ("t10k-labels-idx1-ubyte", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
 }
+_LARGEST = 16 + 60_000 * 28 * 28  # bytes of an unpacked file
 _URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 
 
@@ -23,7 +24,7 @@ def read_fashion_mnist(source: Path, *, verify: bool = True) -> Arrays:
     arrays: Arrays = {}
     for name, (file, checksum) in _FILES.items():
         path = find(source, (f"{file}.gz", file), ("fashion-mnist", "FashionMNIST/raw"))
-        content = read(path)
+        content = read(path, _LARGEST)
         arrays[name] = read_idx(path, content, (28, 28) if "images" in name else ())
         if "labels" in name:
             check_labels(path, arrays[name], 10)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import threading
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import numpy.typing as npt
 from levelfield.data import Stream
 from levelfield.datasets.cache import Writer
 from levelfield.datasets.libraries import require
-from levelfield.datasets.sources import Dataset, Report, find, folders_at
+from levelfield.datasets.sources import Dataset, Report, find, folders_at, too_large
 from levelfield.errors import DataError
 
 SIDE, CROP = 256, 224
@@ -25,6 +28,8 @@ _WNID = re.compile(r"n\d{8}")
 _SUFFIXES = (".jpeg", ".jpg")
 _TRUTH, _SYNSETS = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
 _DEVKIT = ("val", "data", "ILSVRC2012_devkit_t12/data")
+_LARGEST_LIST = 16_000_000  # bytes of the unpacked list of classes
+_COMPRESSED = 15  # the type of a compressed element of a MATLAB file
 _ATTEMPTS = 10  # images in a row that may fail to decode before the data are refused
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -183,6 +188,7 @@ def _flat(root: Path, labels: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def _classes(path: Path, labels: Mapping[str, int]) -> dict[str, int]:
     """Map the development kit's class numbers, which are not in the order of the wnids, to labels."""
+    _check_unpacked_size(path)
     loadmat: Callable[..., Any] = require("scipy.io", "imagenet").loadmat
     try:
         synsets = np.atleast_1d(loadmat(path, squeeze_me=True)["synsets"])
@@ -190,6 +196,26 @@ def _classes(path: Path, labels: Mapping[str, int]) -> dict[str, int]:
     except Exception as error:  # a damaged file makes scipy raise almost anything
         raise DataError(f"{path}: not the development kit's list of classes ({error})") from None
     return {str(int(number)): labels[wnid] for number, wnid in numbers.items() if wnid in labels}
+
+
+def _check_unpacked_size(path: Path) -> None:
+    """Raise if a MATLAB file is too large: 128 bytes, then elements, each with its type and size, often compressed."""
+    content = path.read_bytes()
+    order = ">" if content[126:128] == b"MI" else "<"
+    position, left = 128, _LARGEST_LIST
+    while position + 8 <= len(content) and left > 0:
+        kind, size = struct.unpack_from(f"{order}II", content, position)
+        position += 8
+        if kind == _COMPRESSED:
+            element = content[position : position + size]
+            with suppress(zlib.error):  # scipy will say so
+                size = len(zlib.decompressobj().decompress(element, left))
+            position += len(element)
+        else:
+            position += size
+        left -= size
+    if left <= 0:
+        raise too_large(path, _LARGEST_LIST)
 
 
 def _write(source: Path, writer: Writer, sample: bool, report: Report) -> None:

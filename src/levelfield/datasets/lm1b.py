@@ -17,7 +17,7 @@ import numpy.typing as npt
 from levelfield.data import Stream
 from levelfield.datasets.cache import Writer, damaged
 from levelfield.datasets.libraries import require
-from levelfield.datasets.sources import Dataset, Remote, Report, decode_utf8, find, folders_at, open_tar
+from levelfield.datasets.sources import Dataset, Remote, Report, decode_utf8, find, folders_at, tar_files
 from levelfield.errors import DataError
 
 PAD, BOS, EOS, UNK = range(4)
@@ -33,6 +33,7 @@ _TRAIN = [f"news.en-{i:05}-of-00100" for i in range(1, 100)]
 _VALID, _TEST = (f"news.en.heldout-{i:05}-of-00050" for i in (0, 1))
 _SHARD = re.compile(r"news\.en(\.heldout)?-\d{5}-of-\d{5}")
 _TOKENIZER = "tokenizer.json"
+_LARGEST_SHARD, _LARGEST_ARCHIVE = 100_000_000, 8_000_000_000  # bytes, unpacked; about twice what is published
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -155,13 +156,10 @@ def _unpacked(source: Path, writer: Writer, report: Report) -> Path:
             raise
         raise DataError(f"{source}: contains neither {_TRAINING}/{_TRAIN[0]} nor {archive}") from None
     report(f"unpacking {path}")
-    with open_tar(path) as tar:
-        for member in tar:
-            name = Path(member.name).name
-            content = tar.extractfile(member) if _SHARD.fullmatch(name) else None
-            if content:
-                with (writer.scratch() / name).open("wb") as file:
-                    shutil.copyfileobj(content, file, 1 << 20)
+    with tar_files(path, _SHARD.fullmatch, largest=_LARGEST_SHARD, total=_LARGEST_ARCHIVE) as files:
+        for name, content in files:
+            with (writer.scratch() / name).open("wb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
     return writer.scratch()
 
 

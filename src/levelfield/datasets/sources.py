@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from levelfield.errors import DataError
 
 Arrays = dict[str, npt.NDArray[Any]]
 Report = Callable[[str], None]  # is called with lines about the progress
+_TAR_MEMBERS = 1_000  # the most that are read from an archive
+_TAR_HEADER = 1_000_000  # bytes; an extended header can claim any size
 
 
 class NotDownloaded(DataError):
@@ -150,17 +152,43 @@ def check_labels(path: Path, labels: npt.NDArray[np.uint8], classes: int) -> Non
         raise DataError(f"{path}: label {labels[first]} of example {first} is out of range 0 to {classes - 1}")
 
 
-def read(path: Path) -> bytes:
-    """Return the content of a file, unpacked if it is a .gz file."""
+class _Gzip(gzip.GzipFile):
+    """A .gz file from which only as many bytes can be read as ``allow`` allows, because it may unpack to gigabytes."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        super().__init__(path)
+        self._path = path
+        self.allow(limit)
+
+    def allow(self, limit: int) -> None:
+        """Allow the next ``limit`` bytes to be read."""
+        self._limit = self._left = limit
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= self._left:
+            raise too_large(self._path, self._limit)
+        self._left -= size
+        return super().read(size)
+
+
+def too_large(path: Path, limit: int) -> DataError:
+    return DataError(f"{path}: unpacks to more than {limit:,} bytes; expected less, as published")
+
+
+def read(path: Path, limit: int) -> bytes:
+    """Return the content of a file; a .gz file is unpacked, to at most ``limit`` bytes."""
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
-        with gzip.open(path) as file:
-            return file.read()
+        with _Gzip(path, limit + 1) as file:
+            content = file.read(limit + 1)
     except EOFError:
         raise DataError(f"{path}: truncated") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged or not a gzip file ({error})") from None
+    if len(content) > limit:
+        raise too_large(path, limit)
+    return content
 
 
 def decode_utf8(path: Path, content: bytes, start: int = 0) -> str:
@@ -172,13 +200,38 @@ def decode_utf8(path: Path, content: bytes, start: int = 0) -> str:
 
 
 @contextmanager
-def open_tar(path: Path) -> Iterator[tarfile.TarFile]:
-    """Open a .tar.gz file for reading; any problem with it is a DataError."""
+def tar_files(
+    path: Path, wanted: Callable[[str], object], *, largest: int, total: int
+) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
+    """Open a .tar.gz file and iterate over the wanted files: the name of each, without folders, and its content.
+
+    ``largest`` limits the size of each file and ``total`` that of the archive, in bytes. Any problem with the archive
+    is a DataError.
+    """
     try:
-        with tarfile.open(path) as tar:
-            yield tar
+        with _Gzip(path, _TAR_HEADER) as stream, tarfile.open(fileobj=stream, mode="r:") as tar:
+            yield _files(path, stream, tar, wanted, largest, total)
     except EOFError:
         raise DataError(f"{path}: truncated") from None
-    except (tarfile.TarError, zlib.error) as error:
-        reason = str(error).partition(":\n")[0]  # tarfile goes on to list why each decompressor failed
-        raise DataError(f"{path}: damaged or not a tar file ({reason})") from None
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, RecursionError) as error:
+        raise DataError(f"{path}: damaged or not a tar file ({error})") from None
+
+
+def _files(
+    path: Path, stream: _Gzip, tar: tarfile.TarFile, wanted: Callable[[str], object], largest: int, total: int
+) -> Iterator[tuple[str, IO[bytes]]]:
+    for count, member in enumerate(tar):
+        if count == _TAR_MEMBERS:
+            raise DataError(f"{path}: contains more than {_TAR_MEMBERS:,} files; expected fewer, as published")
+        if member.offset_data + member.size > total:
+            raise too_large(path, total)
+        name = Path(member.name).name
+        if wanted(name):
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise DataError(f"{path}: {member.name} is a link or a folder; expected a regular file")
+            if member.size > largest:
+                raise too_large(path / name, largest)
+            stream.allow(member.size)
+            yield name, content
+        stream.allow(_TAR_HEADER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import ipaddress
 import json
 import re
@@ -10,6 +11,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
@@ -85,12 +87,20 @@ class Live:
 
 
 class Server(ThreadingHTTPServer):
-    """Listens from the start; ``serve_forever`` answers."""
+    """Listens from the start; ``serve_forever`` answers.
+
+    Slow clients are cut off: a request and its answer must each be transferred within a number of seconds. At most
+    ``connections`` are open at once; others wait.
+    """
 
     request_queue_size = 64
+    request_seconds = 10.0
+    answer_seconds = 120.0
+    connections = 32
 
     def __init__(self, live: Live, host: str, port: int) -> None:
         self.live = live
+        self._free = threading.BoundedSemaphore(self.connections)
         try:
             self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             super().__init__(cast(Any, address), _Handler)
@@ -109,6 +119,21 @@ class Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without HTTPServer's look-up of the machine's name, which can be slow and is not needed."""
         socketserver.TCPServer.server_bind(self)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection, as soon as there may be another one."""
+        self._free.acquire()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # readers may leave
@@ -130,16 +155,41 @@ class Server(ThreadingHTTPServer):
         return not self.loopback or name in ("127.0.0.1", "localhost", "[::1]", self.host)
 
 
+class _TimedReader(io.RawIOBase):
+    """What arrives at a socket within a number of seconds. A socket's own timeout starts again with each byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._end = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
+    """Answers one request. http.server closes the connection when a TimeoutError is raised."""
+
     server: Server
     server_version, sys_version = "levelfield", ""
-    timeout = 60  # seconds, for connections that stay silent
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_TimedReader(self.connection, self.server.request_seconds))
 
     def do_GET(self) -> None:
         try:
             answer = self._respond(self.path.partition("?")[0])
         except StoreError as error:
-            answer = HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n", "text/plain"
+            print(f"levelfield: {error}", file=sys.stderr, flush=True)  # not for readers: it names files and servers
+            text = "The store cannot be read now; see the server's log\n"
+            answer = HTTPStatus.SERVICE_UNAVAILABLE, text, "text/plain"
         except Exception:
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error; see the server log\n")
             raise
@@ -164,6 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, content: str, kind: str = "text/plain") -> None:
         body = content.encode()
+        self.connection.settimeout(self.server.answer_seconds)  # for all of sendall, not for each byte
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
