@@ -1,4 +1,4 @@
-"""How many claims and results a second a PostgreSQL store handles: many workers on one study that wait instead of train.
+"""How many claims and results a second a PostgreSQL store handles, with many workers that wait instead of train.
 
     python benchmarks/workers.py --workers 1000 --trials 100000 --seconds 1
 

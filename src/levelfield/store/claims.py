@@ -73,6 +73,9 @@ class Runner:
 
     def claim(self, optimizer: str, end: int, count: int) -> list[int]:
         """Claim up to ``count`` of the first ``end`` points of an optimizer, the first free ones first."""
+        statement = sa.update(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(sa.select(self._free)))
+        chosen = statement.values(runner=self._id).returning(claims.c.index)
+        choice = {"of": optimizer, "end": end, "count": count}
         attempts = 0
 
         def work(connection: sa.Connection) -> list[int]:
@@ -80,10 +83,10 @@ class Runner:
             attempts += 1
             # If the connection broke while an attempt was committed, the store has claims that we know nothing of.
             unknown = self._unknown(connection, optimizer) if attempts > 1 else []
-            return unknown or self._claim(connection, optimizer, end, count)
+            return unknown or list(connection.scalars(chosen, choice))
 
         with self._lock:
-            indices = sorted(self._database.write(work))
+            indices = sorted(self._database.execute(work, writes=True))
             self._held[optimizer].update(indices)
         return indices
 
@@ -91,19 +94,20 @@ class Runner:
         mine = sa.select(claims.c.index).where(claims.c.optimizer == optimizer, claims.c.runner == self._id)
         return [index for index in connection.scalars(mine) if index not in self._held[optimizer]]
 
-    def _claim(self, connection: sa.Connection, optimizer: str, end: int, count: int) -> list[int]:
+    @functools.cached_property
+    def _free(self) -> sa.CTE:
+        """The first free points of an optimizer."""
         free = (
             sa.select(claims.c.index)
-            .where(claims.c.optimizer == optimizer, claims.c.runner.is_(None), claims.c.index < end)
+            .where(claims.c.optimizer == sa.bindparam("of"), claims.c.runner.is_(None))
+            .where(claims.c.index < sa.bindparam("end"))
             .order_by(claims.c.index)
-            .limit(count)
+            .limit(sa.bindparam("count"))
             .with_for_update(skip_locked=True)
             .cte("free")
         )
-        if not self._database.is_sqlite:
-            free = free.prefix_with("MATERIALIZED")  # or a plan could lock more points than the limit
-        chosen = sa.update(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(sa.select(free.c.index)))
-        return list(connection.scalars(chosen.values(runner=self._id).returning(claims.c.index)))
+        # Otherwise a plan of PostgreSQL's could lock more points than the limit.
+        return free if self._database.is_sqlite else free.prefix_with("MATERIALIZED")
 
     def release(self, optimizer: str, indices: Iterable[int]) -> None:
         """Return points that this runner is not going to finish."""

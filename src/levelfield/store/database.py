@@ -77,11 +77,15 @@ class Database:
         """Like ``read``, for work that writes: all of it takes effect, or nothing."""
         return self._attempt(work, writes=True)
 
-    def _attempt(self, work: Callable[[sa.Connection], T], *, writes: bool) -> T:
+    def execute(self, work: Callable[[sa.Connection], T], *, writes: bool = False) -> T:
+        """Like ``read`` or ``write``, for work that is a single statement; saves beginning and ending a transaction."""
+        return self._attempt(work, writes=writes, single=True)
+
+    def _attempt(self, work: Callable[[sa.Connection], T], *, writes: bool, single: bool = False) -> T:
         begun, noted, pause = time.monotonic(), False, 0.05
         while True:
             try:
-                connecting = self.engine.connect().execution_options(**self._options(writes))
+                connecting = self.engine.connect().execution_options(**self._options(writes, single))
                 with connecting as connection, connection.begin():
                     return work(connection)
             except sa.exc.IntegrityError as error:
@@ -101,9 +105,11 @@ class Database:
             interruption.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _options(self, writes: bool) -> dict[str, Any]:
+    def _options(self, writes: bool, single: bool) -> dict[str, Any]:
         if self.is_sqlite:
             return {"levelfield_writes": writes}
+        if single:
+            return {"isolation_level": "AUTOCOMMIT"}
         # All queries of a transaction that reads must see the same state, as in SQLite.
         return {"isolation_level": "READ COMMITTED" if writes else "REPEATABLE READ"}
 

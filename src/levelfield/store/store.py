@@ -304,15 +304,15 @@ class Store:
 
     def offered_points(self, optimizer: str) -> int:
         """Return how many points of an optimizer have been offered to all runners."""
-        return self._database.read(lambda connection: claims.queue_end(connection, optimizer))
+        return self._database.execute(lambda connection: claims.queue_end(connection, optimizer))
 
     def open_points(self, identities: Sequence[str]) -> dict[str, Open]:
         """Return how many of the offered points of each optimizer are free, and how many somebody trains."""
-        return self._database.read(lambda connection: claims.open_points(connection, identities))
+        return self._database.execute(lambda connection: claims.open_points(connection, identities))
 
     def open_below(self, optimizer: str, end: int) -> int:
         """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered."""
-        return self._database.read(lambda connection: claims.open_below(connection, optimizer, end))
+        return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
         """Return the runners that are training points of these optimizers."""
