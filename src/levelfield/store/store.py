@@ -310,9 +310,9 @@ class Store:
         """Return how many of the offered points of each optimizer are free, and how many somebody trains."""
         return self._database.execute(lambda connection: claims.open_points(connection, identities))
 
-    def open_below(self, optimizer: str, end: int) -> int:
-        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered."""
-        return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end))
+    def open_below(self, optimizer: str, end: int, besides: Sequence[int] = ()) -> int:
+        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered, besides some."""
+        return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end, besides))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
         """Return the runners that are training points of these optimizers."""
