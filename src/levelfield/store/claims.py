@@ -182,6 +182,11 @@ def forget_queue(connection: sa.Connection, optimizer: str) -> None:
     connection.execute(sa.delete(queues).where(queues.c.optimizer == optimizer))
 
 
+def forget_queues(connection: sa.Connection) -> None:
+    """Look at all points of all optimizers again."""
+    connection.execute(sa.delete(queues))
+
+
 def remove_claims(connection: sa.Connection, optimizer: str, indices: Sequence[int]) -> None:
     connection.execute(sa.delete(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(indices)))
 
