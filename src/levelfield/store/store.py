@@ -311,7 +311,7 @@ class Store:
         return self._database.execute(lambda connection: claims.open_points(connection, identities))
 
     def open_below(self, optimizer: str, end: int, besides: Sequence[int] = ()) -> int:
-        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered, besides some."""
+        """Return how many of the first ``end`` points were offered and have no trial yet, besides some."""
         return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end, besides))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
