@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import REPOSITORY
-from processes import Commands
+from processes import CACHE, Commands
 from stores import Pool, read_pool
 
 # Trials of milliseconds; two thirds of those of sgd diverge, so that the pool grows while it is filled.
@@ -27,7 +26,6 @@ one_minus_beta1 = { log = [1e-1, 1e0] }
 beta2 = 0.99
 epsilon = 1e-2
 """
-CACHE = REPOSITORY / ".cache/jax"
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from helpers import REPOSITORY
+
+CACHE = REPOSITORY / ".cache/jax"
 _PRELOADED = [
     "pytest",
     "psycopg",

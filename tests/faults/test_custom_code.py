@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 from helpers import make_study
-from processes import Commands
+from processes import CACHE, Commands
 from stores import Pool, claimed, read_pool, stored
 
+from levelfield import registry, user_code
 from levelfield.search import Search
 
 STUDY = """
@@ -74,24 +76,25 @@ RUN = ("run", "study.toml", "--store", "trials.db", "--slots", "4")
 SEED = Search(make_study(), "sgd").point(7).seed  # of trial 7 of every optimizer
 
 
+def write_code(folder: Path, data: str = "pass", loss: str = "pass", rule: str = "pass", load: str = "pass") -> None:
+    """Write the study and its code, with faults: in the data of trial 7, in the loss, in the rule or in loading."""
+    (folder / "study.toml").write_text(STUDY)
+    (folder / "my_code.py").write_text(CODE.format(seed=SEED, data=data, loss=loss, rule=rule, load=load))
+
+
 @pytest.fixture
 def code(commands: Commands) -> Callable[..., None]:
-    """Write the study and its code, with faults: in the data of trial 7, in the loss or in the rule."""
-    (commands.folder / "study.toml").write_text(STUDY)
-
-    def write(data: str = "pass", loss: str = "pass", rule: str = "pass", load: str = "pass") -> None:
-        text = CODE.format(seed=SEED, data=data, loss=loss, rule=rule, load=load)
-        (commands.folder / "my_code.py").write_text(text)
-
-    return write
+    return functools.partial(write_code, commands.folder)
 
 
-@pytest.fixture
-def whole(commands: Commands, tmp_path: Path, code: Callable[..., None]) -> Pool:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     """The pool of a run without faults."""
-    code()
-    commands.run(*RUN[:3], "whole.db", *RUN[4:])
-    return read_pool(tmp_path / "study.toml", str(tmp_path / "whole.db"))
+    folder = tmp_path_factory.mktemp("whole")
+    write_code(folder)
+    Commands(folder, CACHE).run(*RUN)
+    with registry.preserved(), user_code.preserved():
+        return read_pool(folder / "study.toml", str(folder / "trials.db"))
 
 
 FAULTS = [
@@ -197,14 +200,18 @@ def _limit_slots(most: int) -> None:
 
 
 def test_a_run_that_is_short_of_memory_goes_on_with_fewer_slots(
-    commands: Commands, tmp_path: Path, whole: Pool
+    commands: Commands, tmp_path: Path, whole: Pool, code: Callable[..., None]
 ) -> None:
+    code()
     runner = commands.run(*RUN, before=little_memory)
     assert "out of memory with 4 slots; continuing with 2" in runner.err
     assert read_pool(tmp_path / "study.toml", str(tmp_path / "trials.db")) == whole
 
 
-def test_a_run_without_memory_ends_with_one_line(commands: Commands, tmp_path: Path, whole: Pool) -> None:
+def test_a_run_without_memory_ends_with_one_line(
+    commands: Commands, tmp_path: Path, whole: Pool, code: Callable[..., None]
+) -> None:
+    code()
     runner = commands.fork(*RUN, before=no_memory)
     assert runner.code() == 1
     assert "Traceback" not in runner.err

@@ -17,7 +17,7 @@ from processes import Commands, Running
 from slow import slow_training
 from stores import Pool, assert_complete, claimed, stored
 
-MOMENTS = int(os.environ.get("FAULTS_MOMENTS", 4))
+MOMENTS = int(os.environ.get("FAULTS_MOMENTS", 3))
 RUN = ("run", "study.toml", "--store", "trials.db", "--slots", "4")
 # A stretch of training takes minutes.
 LONG_STUDY = """
