@@ -30,6 +30,7 @@ from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
+from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.trial import Batch, Point, Progress, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.workloads import get_workload
@@ -75,9 +76,31 @@ def opened(study: Study, location: Location | None, *, create: bool = True) -> I
         yield store
 
 
-def prepared(study: Study, executor: str | Executor = "local", slots: int | None = None) -> Executor:
+def checkpoint_folder(
+    study: Study, location: Location | None = None, minutes: float = 5.0, out: Path | None = None
+) -> CheckpointFolder | None:
+    """Return where a study's trials in flight are saved: beside a store in a file, or else in the study's folder.
+
+    They are saved after so many minutes of training; 0 saves none.
+    """
+    if not 0 <= minutes < math.inf:
+        raise UsageError(f"checkpoint_minutes = {minutes:g}: expected a number of at least 0")
+    folder = out or default_folder(study)
+    name = location.name if isinstance(location, Store) else str(location or folder / "trials.db")
+    file = name.removeprefix("sqlite:///")
+    beside = "://" not in file and file not in ("", ":memory:")
+    path = Path(file).with_suffix(".checkpoints") if beside else folder / "checkpoints"
+    return CheckpointFolder(path, 60 * minutes) if minutes else None
+
+
+def prepared(
+    study: Study,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    checkpoints: CheckpointFolder | None = None,
+) -> Executor:
     """Return an executor that can train the study. Everything that can be refused is refused here."""
-    chosen = get_executor(executor, slots) if isinstance(executor, str) else executor
+    chosen = get_executor(executor, slots, checkpoints) if isinstance(executor, str) else executor
     chosen.check(study)
     if registered_inclusions():
         from levelfield.taxonomy.verify import check_registered
@@ -109,14 +132,18 @@ def compare(
     seed_inclusions: bool = False,
     reruns: int = 0,
     stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
     if reruns < 0:
         raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
-    chosen = prepared(study, executor, slots)
+    chosen = prepared(study, executor, slots, checkpoints)
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
         results = read_pools(study, store)
+        if checkpoints:
+            for name, trials in results.trials.items():
+                checkpoints.prune(study.identity(name), {trial.point.index for trial in trials})
         if stale == "retrain":
             _keep_extra_trials_apart(results, store)
         if seed_inclusions:
@@ -139,6 +166,7 @@ def rerun(
     slots: int | None = None,
     listener: Listener | None = None,
     stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Train each optimizer's best trial by ``select``, or the one at an index, again with new seeds.
 
@@ -146,11 +174,11 @@ def rerun(
     """
     with opened(study, location, create=False) as store:
         if stale == "retrain" and _stale_counts(study, store):
-            run(study, store, prepared(study, executor, slots), listener, stale)
+            run(study, store, prepared(study, executor, slots, checkpoints), listener, stale)
         settle_code(study, store, stale)
         results = read_pools(study, store).at(select=select)
         again = rerun_study(results, seeds=seeds, index=index)
-        shortage = run(again, store, prepared(again, executor, slots), listener, stale)
+        shortage = run(again, store, prepared(again, executor, slots, checkpoints), listener, stale)
         return replace(results, reruns=read_pools(again, store).outcomes), shortage
 
 
