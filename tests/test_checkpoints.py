@@ -144,9 +144,7 @@ def test_a_trial_continues_with_its_time_and_in_any_slot(tmp_path):
     assert_equal(trials, undisturbed("adam")[:3])
     assert notes == ["continuing 3 trials from a checkpoint"]
     assert steps == 3 * (STEPS - 3 * INTERVAL)
-    anew, _, _ = finish(segments(LocalExecutor(4), handed_out, "adam"))
     assert all(trial.started < before for trial in trials)
-    assert all(trial.seconds > 0 for trial in anew)
 
 
 def test_seconds_add_up_over_both_runs(tmp_path, monkeypatch):
