@@ -11,7 +11,7 @@ import random
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -33,6 +33,7 @@ from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
+from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.trial import Failure, Point, Progress, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
@@ -41,7 +42,7 @@ from levelfield.workloads import get_workload
 
 Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
-_LONGEST_WAIT = 30.0  # seconds between two looks for runners that have died
+_LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
 
@@ -87,9 +88,31 @@ def opened(study: Study, location: Location | None, *, create: bool = True) -> I
         yield store
 
 
-def prepared(study: Study, executor: str | Executor = "local", slots: int | None = None) -> Executor:
+def checkpoint_folder(
+    study: Study, location: Location | None = None, minutes: float = 5.0, out: Path | None = None
+) -> CheckpointFolder | None:
+    """Return where a study's trials in flight are saved: beside a store in a file, or else in the study's folder.
+
+    They are saved after so many minutes of training; 0 saves none.
+    """
+    if not 0 <= minutes < math.inf:
+        raise UsageError(f"checkpoint_minutes = {minutes:g}: expected a number of at least 0")
+    folder = out or default_folder(study)
+    name = location.name if isinstance(location, Store) else str(location or folder / "trials.db")
+    file = name.removeprefix("sqlite:///")
+    beside = "://" not in file and file not in ("", ":memory:")
+    path = Path(file).with_suffix(".checkpoints") if beside else folder / "checkpoints"
+    return CheckpointFolder(path, 60 * minutes) if minutes else None
+
+
+def prepared(
+    study: Study,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    checkpoints: CheckpointFolder | None = None,
+) -> Executor:
     """Return an executor that can train the study. Everything that can be refused is refused here."""
-    chosen = get_executor(executor, slots) if isinstance(executor, str) else executor
+    chosen = get_executor(executor, slots, checkpoints) if isinstance(executor, str) else executor
     chosen.check(study)
     if registered_inclusions():
         from levelfield.taxonomy.verify import check_registered
@@ -121,14 +144,18 @@ def compare(
     seed_inclusions: bool = False,
     reruns: int = 0,
     stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
     if reruns < 0:
         raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
-    chosen = prepared(study, executor, slots)
+    chosen = prepared(study, executor, slots, checkpoints)
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
         results = read_pools(study, store)
+        if checkpoints:
+            for name, trials in results.trials.items():
+                checkpoints.prune(study.identity(name), {trial.point.index for trial in trials})
         if stale == "retrain":
             _keep_extra_trials_apart(results, store)
         if seed_inclusions:
@@ -151,6 +178,7 @@ def rerun(
     slots: int | None = None,
     listener: Listener | None = None,
     stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Train each optimizer's best trial by ``select``, or the one at an index, again with new seeds.
 
@@ -158,11 +186,11 @@ def rerun(
     """
     with opened(study, location, create=False) as store:
         if stale == "retrain" and _stale_counts(study, store):
-            run(study, store, prepared(study, executor, slots), listener, stale)
+            run(study, store, prepared(study, executor, slots, checkpoints), listener, stale)
         settle_code(study, store, stale)
         results = read_pools(study, store).at(select=select)
         again = rerun_study(results, seeds=seeds, index=index)
-        shortage = run(again, store, prepared(again, executor, slots), listener, stale)
+        shortage = run(again, store, prepared(again, executor, slots, checkpoints), listener, stale)
         return replace(results, reruns=read_pools(again, store).outcomes), shortage
 
 
@@ -244,20 +272,32 @@ def _by_index(store: Store, identity: str) -> dict[int, Trial]:
 def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> None:
     """Train what is missing, together with other runners, until the study has what it needs."""
     while True:
-        with Watchdog(functools.partial(_stalled, work, listener)) as watchdog:
-            for progress in executor.train(study, work.take):
+        watchdog = Watchdog(functools.partial(_stalled, work, listener))
+        with watchdog, closing(executor.train(study, work.take)) as stretches:
+            for progress in stretches:
                 work.record(progress)
                 watchdog.reset()
                 listener.advance(progress)
                 interruption.check()
-        if not (left := work.left()):
+        if not (busy := work.trained_by_others()) and not work.left():
             return
-        listener.note(f"waiting for {pluralize(left, 'trial')} that other runners train")
-        begun = time.monotonic()
-        while (waited := time.monotonic() - begun) < _LONGEST_WAIT:
-            interruption.sleep(random.uniform(0.5, 1.5) * min(_SHORTEST_PAUSE + waited / 10, _LONGEST_PAUSE))
-            if not work.others_are_busy():
-                break
+        if busy:
+            listener.note(f"waiting for {pluralize(busy, 'trial')} that other runners train")
+            _wait(work)
+
+
+def _wait(work: Work) -> None:
+    """Wait until others have finished, or have left points to this run; look now and then for runners that have died.
+
+    Many runners may be waiting, so they ask the store rarely, and not all at once.
+    """
+    begun = looked = time.monotonic()
+    while work.trained_by_others():
+        waited = time.monotonic() - begun
+        interruption.sleep(random.uniform(0.5, 1.5) * min(_SHORTEST_PAUSE + waited / 10, _LONGEST_PAUSE))
+        if time.monotonic() - looked > _LOOK_FOR_DEAD:
+            looked = time.monotonic()
+            work.free_abandoned()
 
 
 def _stalled(work: Work, listener: Listener, message: str) -> None:

@@ -101,14 +101,20 @@ class Work:
         """Return all points to the other runners, because this one is not going to finish them."""
         self._runner.leave()
 
-    def others_are_busy(self) -> bool:
-        """Return whether others are training points of the study, and none is free."""
-        points = self._store.open_points(list(self._identities.values())).values()
-        return any(each.claimed for each in points) and not any(each.free for each in points)
+    def free_abandoned(self) -> None:
+        """Free the points of runners that have died."""
+        self._runner.free_abandoned()
+
+    def trained_by_others(self) -> int:
+        """Return how many points of the study others are training; 0 if there are free ones for this run."""
+        points = self._store.open_points(list(set(self._identities.values()))).values()
+        if any(each.free for each in points):
+            return 0
+        return sum(each.claimed for each in points) - sum(map(len, self.failures.values()))
 
     def left(self) -> int:
         """Return how many points the study still needs that this run can train, or others are training."""
-        self._runner.free_abandoned()
+        self.free_abandoned()
         left = 0
         for name, identity in self._identities.items():
             if not self.gave_up(name):

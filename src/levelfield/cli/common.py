@@ -103,6 +103,12 @@ Stale = Annotated[
     Literal["retrain", "keep"] | None,
     typer.Option(help="If the study's code has changed: train the old trials again, or keep them."),
 ]
+CheckpointMinutes = Annotated[
+    float,
+    typer.Option(
+        metavar="M", min=0, help="Save trials in flight every M minutes, to continue them after a crash; 0: never."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 
@@ -236,14 +242,28 @@ def _this_command() -> str:
 
 
 def trained(
-    study: "Study", location: str, executor: str, slots: str, stale: "Stale", **options: Any
+    study: "Study",
+    location: str,
+    executor: str,
+    slots: str,
+    stale: "Stale",
+    out: Path | None,
+    checkpoint_minutes: float = 5.0,
+    **options: Any,
 ) -> "tuple[Results, SearchExhausted | None]":
     """Train what is missing of a study and show the progress; ``options`` are those of ``run.compare``."""
     from levelfield import run
 
     with showing_progress(study, location) as progress:
         return run.compare(
-            study, location, executor=executor, slots=slot_count(slots), listener=progress, stale=stale, **options
+            study,
+            location,
+            executor=executor,
+            slots=slot_count(slots),
+            listener=progress,
+            stale=stale,
+            checkpoints=run.checkpoint_folder(study, location, checkpoint_minutes, out),
+            **options,
         )
 
 

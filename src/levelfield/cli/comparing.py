@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from levelfield.cli.common import (
+    CheckpointMinutes,
     Executor,
     Json,
     Out,
@@ -57,6 +58,7 @@ def compare(
         int, typer.Option(metavar="n", min=0, help="Also train the best trials again with this many new seeds.")
     ] = 0,
     stale: Stale = None,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
 ) -> None:
     """Train the missing trials, print the comparison, and write report.html.
@@ -66,7 +68,17 @@ def compare(
     from levelfield.comparison import Comparison
 
     location = store_name(study, store, out)
-    results, shortage = trained(study, location, executor, slots, stale, seed_inclusions=seed_inclusions, reruns=reruns)
+    results, shortage = trained(
+        study,
+        location,
+        executor,
+        slots,
+        stale,
+        out,
+        checkpoint_minutes,
+        seed_inclusions=seed_inclusions,
+        reruns=reruns,
+    )
     _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
@@ -82,10 +94,12 @@ def run(
     store: StoreOption = None,
     out: Out = None,
     stale: Stale = None,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
-    results, shortage = trained(study, store_name(study, store, out), executor, slots, stale)
+    location = store_name(study, store, out)
+    results, shortage = trained(study, location, executor, slots, stale, out, checkpoint_minutes)
     _print_status(results, overrides, as_json)
     if shortage:
         raise shortage

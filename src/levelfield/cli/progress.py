@@ -78,7 +78,8 @@ class RunProgress:
             self.note(f"{optimizer}: {progress.note}")
         row.running, row.trained = progress.running, True
         self._trial_steps += progress.trial_steps
-        self._unfinished_steps += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
+        self._unfinished_steps += progress.trial_steps + progress.resumed_steps
+        self._unfinished_steps -= sum(int(trial.curve.steps[-1]) for trial in progress.finished)
         self._training += progress.seconds
         for trial in progress.finished:
             self.finished += 1

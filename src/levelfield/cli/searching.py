@@ -105,7 +105,7 @@ def _refine_in_rounds(
 
     refinements: list[Refinement] = []
     with showing_progress(study, store) as progress:
-        chosen = run.prepared(study, executor, slot_count(slots))
+        chosen = run.prepared(study, executor, slot_count(slots), run.checkpoint_folder(study, store))
         with run.opened(study, store) as opened:
             try:
                 for refinement in run.refine_in_rounds(study, rounds, opened, chosen, progress, stale):
@@ -139,7 +139,7 @@ def ladder(
     from levelfield.derive.ladder import ladder
 
     rungs, location = ladder(study), store_name(study, store, out)
-    results, shortage = trained(rungs, location, executor, slots, stale)
+    results, shortage = trained(rungs, location, executor, slots, stale, out)
     comparison = Comparison(replace(results, overrides=overrides.settings))
     # The last rung is the study itself: the page is about it.
     top = Comparison(replace(Comparison.load(study, location).results, overrides=overrides.settings))
@@ -209,6 +209,7 @@ def rerun(
             slots=slot_count(slots),
             listener=progress,
             stale=stale,
+            checkpoints=run.checkpoint_folder(study, location, out=out),
         )
     print_caveats(results, apart=as_json)
     if as_json:
