@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.results import Results, outcomes_of
+from levelfield.analysis.results import PoolState, Results, outcomes_of
 from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
@@ -30,7 +32,7 @@ from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
-from levelfield.trial import Point, Progress, Trial
+from levelfield.trial import Point, Progress, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.workloads import get_workload
 
@@ -176,6 +178,22 @@ def read_pools(study: Study, store: Store) -> Results:
         trials[name] = [stored[index] for index in window if index in stored]
         provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
     return Results.of(study, trials, provenance)
+
+
+def read_states(study: Study, store: Store) -> dict[str, PoolState]:
+    """Return how full each optimizer's pool is, and its best final value, without reading the curves."""
+    sign = get_workload(study.workload).metrics[study.select].sign
+    states = {}
+    for name in study.optimizers:
+        ends = store.ends(study.identity(name), study.select)
+        statuses = dict(zip(ends.index.tolist(), ends.status, strict=True))
+        inside = ends.index < len(pool_window(statuses, study.pool))
+        feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
+        count = PoolCount.of(statuses, study.pool, study.points(name))
+        values = sign * ends.final[feasible & np.isfinite(ends.final)]
+        best = float(sign * values.min()) if len(values) else None
+        states[name] = PoolState(count, best, [code for code, here in zip(ends.code, inside, strict=True) if here])
+    return states
 
 
 def read_tried(study: Study, store: Store, tries: int) -> Results:
