@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -67,7 +68,8 @@ _STATUS = {status.value: status for status in Status}
 _NO_VALUE = np.float32(np.nan).tobytes()
 
 
-class Ends(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Ends:
     """How the trials of an optimizer ended, by index."""
 
     index: np.ndarray

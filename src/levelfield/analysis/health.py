@@ -107,7 +107,7 @@ def _where_infeasible(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
     best, description = _APART, ""
     for axis in axes:
         coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
-        if any(isinstance(coordinate, bool | str) for coordinate in coordinates):
+        if {bool, str} & set(map(type, coordinates)):
             continue
         values = np.array(coordinates, float)
         above = _share_above(values[infeasible], values[~infeasible])

@@ -167,7 +167,7 @@ class Results:
     def complete(self) -> bool:
         return all(self.count(name).full for name in self.outcomes)
 
-    @property
+    @functools.cached_property
     def states(self) -> dict[str, PoolState]:
         """How full each optimizer's pool is, and its best final value."""
         return {

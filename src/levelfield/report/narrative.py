@@ -119,7 +119,9 @@ def _code_of_pools(study: Study, pools: Mapping[str, PoolState]) -> list[str]:
     file = Path(study.code or "").name
     for name, pool in pools.items():
         current = study.code_version(name)
-        codes = Counter(code or current for code in pool.codes)
+        codes: Counter[str] = Counter()
+        for code, number in Counter(pool.codes).items():
+            codes[code or current] += number
         old, tried = sum(n for code, n in codes.items() if is_other_version(code, current)), len(pool.codes)
         if old == tried and len(codes) == 1:
             outdated.append(name)

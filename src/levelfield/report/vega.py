@@ -22,7 +22,6 @@ def vega_bundle() -> str:
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    with contextlib.suppress(OSError):  # without a cache, the next page takes as long
-        with replacing(path) as temporary:
-            temporary.write_text(bundle, "utf-8")
+    with contextlib.suppress(OSError), replacing(path) as temporary:  # without a cache, the next page takes as long
+        temporary.write_text(bundle, "utf-8")
     return bundle
