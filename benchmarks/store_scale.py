@@ -87,8 +87,8 @@ def fill(study: lf.Study, store: lf.Store, tried: int) -> None:
             store.add(study.identity(name), study.definition(name), metrics, trials, PROVENANCE)
 
 
-def measure(arguments: list[str], folder: Path) -> tuple[float, float]:
-    """Run a command on the large study; return its seconds and its peak memory in MB."""
+def measure(arguments: list[str], folder: Path) -> tuple[float, float, float]:
+    """Run a command on the large study; return its seconds, those of the CPU, and its peak memory in MB."""
     command, *options = arguments
     call = [sys.executable, "-m", "levelfield", command, "large.toml", "--store", "trials.db", *options]
     started = time.perf_counter()
@@ -99,7 +99,7 @@ def measure(arguments: list[str], folder: Path) -> tuple[float, float]:
     elapsed = time.perf_counter() - started
     if os.waitstatus_to_exitcode(status):
         raise SystemExit(f"levelfield {' '.join(arguments)} failed: {message.decode()}")
-    return elapsed, usage.ru_maxrss / 1024
+    return elapsed, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def benchmark(folder: Path, trials: int, points: int, commands: list[str]) -> None:
@@ -114,13 +114,13 @@ def benchmark(folder: Path, trials: int, points: int, commands: list[str]) -> No
             print(f"filled the store in {time.perf_counter() - started:.1f} s")
     size = (folder / "trials.db").stat().st_size / 1e6
     print(f"{len(study.optimizers)} optimizers × {tried:,} trials, {points} points, store of {size:,.0f} MB\n")
-    rows = [["command", "seconds", "peak MB", "file MB"]]
+    rows = [["command", "seconds", "CPU s", "peak MB", "file MB"]]
     for name in commands:
         arguments, file = COMMANDS[name]
         out = ["--out", "."] if name == "report" else []
-        seconds, peak = measure([*arguments, *out], folder)
+        seconds, cpu, peak = measure([*arguments, *out], folder)
         written = f"{(folder / file).stat().st_size / 1e6:.1f}" if file else ""
-        rows.append([name, f"{seconds:.1f}", f"{peak:,.0f}", written])
+        rows.append([name, f"{seconds:.1f}", f"{cpu:.1f}", f"{peak:,.0f}", written])
     print(table(rows))
 
 

@@ -14,6 +14,7 @@ from levelfield.analysis.best_of import (
     NO_ESTIMATE,
     TOLERANCE,
     Estimate,
+    Ties,
     check_k,
     estimate,
     probability_better,
@@ -87,6 +88,10 @@ class Outcome:
         return {}
 
     @cached_property
+    def _ties(self) -> Ties:
+        return Ties.of(self.ranked())
+
+    @cached_property
     def _curves(self) -> Curves:
         return Curves(self.pool)
 
@@ -116,7 +121,7 @@ class Outcome:
             reported = reported[resample(self.ranked(), k, bootstrap, seed, self.replacement)]
         probabilities = np.ones(len(reported))
         if bootstrap is None:
-            probabilities = weights(self.ranked(), k, self.replacement)
+            probabilities = self._ties.weights(k, self.replacement)
         with np.errstate(invalid="ignore"):  # ∞ − ∞
             overall, finite = estimate(reported, probabilities), np.isfinite(reported)
         # A single infinite value would dominate the mean, so such values count only toward percentiles. If they are

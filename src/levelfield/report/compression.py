@@ -28,8 +28,8 @@ def compressed(values: np.ndarray) -> dict[str, Any]:
 def rounded(values: np.ndarray) -> np.ndarray:
     """Round float32 numbers to what a chart shows, in the binary system: such numbers compress well.
 
-    >>> rounded(np.array([0.1, 1e-8, 3.0], np.float32)).tolist()
-    [0.10000228881835938, 1.0000249677989359e-08, 3.0]
+    >>> rounded(np.array([0.1, 3.0], np.float32)).tolist()
+    [0.09999847412109375, 3.0]
     """
     bits = values.astype("<f4").view("<u4")
     half = np.uint32(1 << (_DROPPED_BITS - 1))
