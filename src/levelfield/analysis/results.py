@@ -94,7 +94,10 @@ class Results:
 
     def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
         """Return P(one optimizer's best of k is strictly better than the other's)."""
-        return self.outcome(ours).beats(self.outcome(theirs), self.k(k))
+        asked = ours, theirs, self.k(k)
+        if asked not in self._win_rates:
+            self._win_rates[asked] = self.outcome(ours).beats(self.outcome(theirs), self.k(k))
+        return self._win_rates[asked]
 
     def comparable(self, k: int | None = None) -> list[str]:
         """Return the optimizers with at least k feasible trials and a finite selection metric among them."""
@@ -121,6 +124,11 @@ class Results:
     def separated(self, k: int | None = None) -> list[tuple[str, str]]:
         """Return the pairs (better, worse) that the trials tell apart at k trials each."""
         return [(test.better, test.worse) for test in self.pair_tests(k) if test.separated]
+
+    @functools.cached_property
+    def _win_rates(self) -> dict[tuple[str, str, int], float]:
+        """Cache of what ``beats`` returns: sentences, audit and figures ask for the same."""
+        return {}
 
     @functools.cached_property
     def _pair_tests(self) -> dict[tuple[int, str], list[PairTest]]:
