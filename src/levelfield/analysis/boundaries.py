@@ -235,7 +235,8 @@ def _progress(outcome: Outcome, trial: Trial) -> float:
 
 
 def _pool(axes: Sequence[Axis], trials: Sequence[Trial], values: np.ndarray, by_loss: bool = False) -> Pool:
-    coordinates = {axis: [axis.coordinate(trial.point.hyperparameters) for trial in trials] for axis in axes}
+    points = [trial.point.hyperparameters for trial in trials]
+    coordinates = {axis: axis.coordinates(points) for axis in axes}
     units = {
         axis.key: np.array([axis.dimension.unit(at) for at in coordinates[axis]], float)
         for axis in axes
@@ -463,7 +464,7 @@ def _judge_choice(
     values: Sequence[Value] = axis.dimension.ends
     if isinstance(axis.dimension, Integer):
         values = range(axis.dimension.low, axis.dimension.high + 1)
-    coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
+    coordinates = axis.coordinates([trial.point.hyperparameters for trial in trials])
     share = {value: sum(p for p, at in zip(chances, coordinates, strict=True) if at == value) for value in values}
     winner = max(values, key=lambda value: share[value])
     numbers = as_numbers(values)

@@ -106,7 +106,7 @@ def _where_infeasible(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
         return ""
     best, description = _APART, ""
     for axis in axes:
-        coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
+        coordinates = axis.coordinates([trial.point.hyperparameters for trial in trials])
         if {bool, str} & set(map(type, coordinates)):
             continue
         values = np.array(coordinates, float)

@@ -168,7 +168,7 @@ def _many_trials(
 
 def _coordinates(axis: Axis, trials: Sequence[Trial]) -> np.ndarray:
     """Return where trials lie on an axis; of a choice, its number."""
-    coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
+    coordinates = axis.coordinates([trial.point.hyperparameters for trial in trials])
     if charts.is_choice(axis):
         numbers = {value: number for number, value in enumerate(axis.dimension.ends)}
         return np.array([numbers.get(value, math.nan) for value in coordinates], np.float32)
