@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
+from levelfield.analysis.results import PoolState
 from levelfield.errors import StoreError
 from levelfield.pool import PoolCount, pool_window
 from levelfield.run import run
@@ -210,8 +211,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
     class Listener:
         finished = 0
 
-        def begin(self, study: lf.Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
-            heard.append(f"begin {stored}")
+        def begin(self, study: lf.Study, stored: Mapping[str, PoolState]) -> None:
+            heard.append(f"begin {[state.count.feasible for state in stored.values()]}")
 
         def advance(self, progress: Progress) -> None:
             self.finished += len(progress.finished)
@@ -224,7 +225,7 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
         def stalled(self, message: str) -> None: ...
 
     run(study, store, executor_of(lambda *_: True, slots=2), Listener())
-    assert heard == ["begin {'sgd': {}, 'momentum': {}}", "end 10"]
+    assert heard == ["begin [0, 0]", "begin [5, 5]", "end 10"]
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])

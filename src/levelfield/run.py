@@ -16,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from levelfield import interruption
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.results import Results, outcomes_of
+from levelfield.analysis.results import PoolState, Results, outcomes_of
 from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
@@ -34,7 +36,7 @@ from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
-from levelfield.trial import Failure, Point, Progress, Trial
+from levelfield.trial import Failure, Point, Progress, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -49,8 +51,8 @@ Stale = Literal["retrain", "keep"]  # what to do with trials of another version 
 class Listener(Protocol):
     """Is told of a run's progress."""
 
-    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
-        """Hear which study is run, and which trials of its optimizers the store already has."""
+    def begin(self, study: Study, stored: Mapping[str, PoolState]) -> None:
+        """Hear which study is run, and what the store already has of its pools; again when others have added to it."""
 
     def advance(self, progress: Progress) -> None: ...
     def end(self) -> None: ...
@@ -64,7 +66,7 @@ class Listener(Protocol):
 class Quiet:
     """A listener that shows no progress; notes become warnings."""
 
-    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None: ...
+    def begin(self, study: Study, stored: Mapping[str, PoolState]) -> None: ...
     def advance(self, progress: Progress) -> None: ...
     def end(self) -> None: ...
     def note(self, message: str) -> None:
@@ -218,6 +220,22 @@ def read_pools(study: Study, store: Store) -> Results:
     return Results.of(study, trials, provenance)
 
 
+def read_states(study: Study, store: Store) -> dict[str, PoolState]:
+    """Return how full each optimizer's pool is, and its best final value, without reading the curves."""
+    sign = get_workload(study.workload).metrics[study.select].sign
+    states = {}
+    for name in study.optimizers:
+        ends = store.ends(study.identity(name), study.select)
+        statuses = dict(zip(ends.index.tolist(), ends.status, strict=True))
+        inside = ends.index < len(pool_window(statuses, study.pool))
+        feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
+        count = PoolCount.of(statuses, study.pool, study.points(name))
+        values = sign * ends.final[feasible & np.isfinite(ends.final)]
+        best = float(sign * values.min()) if len(values) else None
+        states[name] = PoolState(count, best, [code for code, here in zip(ends.code, inside, strict=True) if here])
+    return states
+
+
 def read_tried(study: Study, store: Store, tries: int) -> Results:
     """Return the results of the first ``tries`` points of each optimizer, feasible or not."""
     stored = {name: _by_index(store, study.identity(name)) for name in study.optimizers}
@@ -251,17 +269,18 @@ def run(
     """
     listener = listener or Quiet()
     settle_code(study, store, stale)
-    listener.begin(study, {name: _by_index(store, study.identity(name)) for name in study.optimizers})
+    listener.begin(study, read_states(study, store))
     with interruption.deferred(), store.runner() as runner:
         work = Work(study, store, runner, functools.partial(_provenance, study, executor), tries)
         _train(study, work, executor, listener)
-        counts = {name: work.count(name) for name in study.optimizers}
+    states = read_states(study, store)
+    listener.begin(study, states)  # others may have trained trials, too
     listener.end()
     if failures := [_failures(name, failed) for name, failed in work.failures.items() if failed]:
         raise TrialFailed(
             f"{'; '.join(failures)}; all finished trials are saved in {store.name}, and the next run trains the others"
         ) from work.error
-    shortages = [_shortage(study, name, count) for name, count in counts.items() if not count.full]
+    shortages = [_shortage(study, name, state.count) for name, state in states.items() if not state.count.full]
     return SearchExhausted("; ".join(shortages)) if shortages and tries is None else None
 
 

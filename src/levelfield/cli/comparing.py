@@ -2,11 +2,11 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,6 @@ from levelfield.cli.common import (
     loaded,
     on_study,
     open_store,
-    print_caveats,
     print_json,
     slot_count,
     store_name,
@@ -33,8 +32,9 @@ from levelfield.cli.common import (
 from levelfield.errors import DataError, NoStore, UsageError
 
 if TYPE_CHECKING:
-    from levelfield.analysis.results import Results
+    from levelfield.analysis.results import PoolState
     from levelfield.comparison import Comparison
+    from levelfield.store import Worker
     from levelfield.study import Study
 
 
@@ -98,9 +98,11 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
+    from levelfield.report.narrative import caveats
+
     location = store_name(study, store, out)
     results, shortage = trained(study, location, executor, slots, stale, out, checkpoint_minutes)
-    _print_status(results, overrides, as_json)
+    _print_status(study, results.states, caveats(results), overrides, as_json)
     if shortage:
         raise shortage
 
@@ -115,11 +117,15 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how many trials of each optimizer are done."""
-    from levelfield.run import read_pools
+    from levelfield.report.narrative import pool_caveats
+    from levelfield.run import read_states
 
     with open_store(study, store, out) as opened:
-        results = read_pools(study, opened)
-    _print_status(results, overrides, as_json)
+        states = read_states(study, opened)
+        identities = {study.identity(name): name for name in study.optimizers}
+        workers = opened.workers(list(identities))
+    shown = [replace(each, points={identities[key]: n for key, n in each.points.items()}) for each in workers]
+    _print_status(study, states, pool_caveats(study, states), overrides, as_json, shown)
 
 
 @app.command()
@@ -273,58 +279,70 @@ def export(
 ) -> None:
     """Write the stored trials of a study to a Parquet or CSV file."""
     from levelfield.export import check_format, write_trials
-    from levelfield.run import read_pools
+    from levelfield.report.narrative import pool_caveats
+    from levelfield.run import read_states
 
     check_format(output)
     if os.path.lexists(output) and not force:
         raise UsageError(f"{output} exists; choose another name with -o, or add --force to overwrite it")
     with open_store(study, store, out) as opened:
-        print_caveats(read_pools(study, opened), apart=True)
+        for sentence in pool_caveats(study, read_states(study, opened)):
+            typer.echo(sentence, err=True)
         rows = write_trials(study, opened, output, curves=curves)
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
 
 
-def _print_status(results: "Results", overrides: Overrides, as_json: bool) -> None:
-    from levelfield.formatting import MISSING, format_metric, join_words
-    from levelfield.report.narrative import caveats
+def _print_status(
+    study: "Study",
+    pools: "Mapping[str, PoolState]",
+    caveats: list[str],
+    overrides: Overrides,
+    as_json: bool,
+    workers: "Sequence[Worker]" = (),
+) -> None:
+    from levelfield.analysis.results import titled
+    from levelfield.formatting import MISSING, format_duration, format_metric, join_words, pluralize
 
-    study = results.study
-    rows: list[dict[str, Any]] = []
-    for name, outcome in results.outcomes.items():
-        count, best = results.count(name), outcome.best_trial
-        rows.append(
-            {
-                "optimizer": name,
-                "feasible": count.feasible,
-                "pool": count.n,
-                "infeasible": count.infeasible,
-                "best": best.curve.final(study.select) if best else None,
-            }
-        )
+    complete = all(pool.count.full for pool in pools.values())
+    rows = [
+        {
+            "optimizer": name,
+            "feasible": pool.count.feasible,
+            "pool": pool.count.n,
+            "infeasible": pool.count.infeasible,
+            "best": pool.best,
+        }
+        for name, pool in pools.items()
+    ]
     if as_json:
         return print_json(
             {
                 "study": study.name,
                 "overrides": overrides.settings,
-                "complete": results.complete,
-                "caveats": caveats(results),
+                "complete": complete,
+                "caveats": caveats,
                 "optimizers": rows,
+                "workers": [asdict(worker) for worker in workers],
             }
         )
-    print_caveats(results)
+    for sentence in caveats:
+        typer.echo(sentence)
     if overrides.settings:
-        typer.echo(replace(results, overrides=overrides.settings).title)
-    width = max(14, *(len(row["optimizer"]) for row in rows))
-    for row in rows:
-        best_shown = MISSING if row["best"] is None else format_metric(study.select, row["best"])
+        typer.echo(titled(study, overrides.settings))
+    width = max(14, *map(len, pools))
+    for name, pool in pools.items():
+        best = MISSING if pool.best is None else format_metric(study.select, pool.best)
         typer.echo(
-            f"{row['optimizer']:<{width}} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
-            f"best {study.select} {best_shown}"
+            f"{name:<{width}} {pool.count.feasible}/{pool.count.n} feasible, {pool.count.infeasible} infeasible, "
+            f"best {study.select} {best}"
         )
-    if given_up := [name for name in results.outcomes if results.count(name).given_up]:
+    for worker in workers:
+        trials = join_words([f"{pluralize(count, 'trial')} of {name}" for name, count in worker.points.items()])
+        typer.echo(f"{worker.host} (process {worker.pid}) is training {trials}, for {format_duration(worker.running)}")
+    if given_up := [name for name, pool in pools.items() if pool.count.given_up]:
         typer.echo(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
     else:
-        typer.echo("complete" if results.complete else "incomplete; 'levelfield run' continues it")
+        typer.echo("complete" if complete else "incomplete; 'levelfield run' continues it")
 
 
 def _beside(name: str, study: "Study", store: str | None) -> "Comparison":

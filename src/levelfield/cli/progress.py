@@ -14,8 +14,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from levelfield.analysis.results import PoolState
 from levelfield.formatting import format_metric, pluralize
-from levelfield.pool import PoolCount, pool_window
+from levelfield.pool import PoolCount
 from levelfield.study import Study
 from levelfield.trial import Direction, Progress, Trial
 from levelfield.workloads import get_workload
@@ -61,15 +62,13 @@ class RunProgress:
         if self._live:
             self._live.__exit__(*exception)
 
-    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+    def begin(self, study: Study, stored: Mapping[str, PoolState]) -> None:
         if study is not self._study:  # the next round of a refinement, or reruns
-            self._study, self._rows = study, {name: _Row() for name in study.optimizers}
-        for optimizer, trials in stored.items():
-            self._rows[optimizer] = row = _Row()
-            window = pool_window({index: trial.status for index, trial in trials.items()}, study.pool)
-            for index in window:
-                if index in trials:
-                    self._count(row, trials[index])
+            self._study, self._rows = study, {}
+        for optimizer, state in stored.items():
+            row = self._rows.setdefault(optimizer, _Row())
+            row.feasible, row.infeasible = state.count.feasible, state.count.infeasible
+            row.best = math.nan if state.best is None else state.best
 
     def advance(self, progress: Progress) -> None:
         optimizer = progress.optimizer

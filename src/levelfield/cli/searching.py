@@ -276,9 +276,16 @@ def _print_refinement(refinement: "Refinement", quiet: bool, number: int = 0) ->
 
 
 def _write_new(path: Path, text: str) -> None:
+    from levelfield.files import replacing
+
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        path.open("x").close()  # takes the name, so that no other process can
+        try:
+            with replacing(path) as temporary:
+                temporary.write_text(text, "utf-8")
+        except BaseException:
+            path.unlink()
+            raise
     except FileExistsError:
         raise UsageError(f"{path} exists; choose another name with -o, because a study is never overwritten") from None
     except OSError as error:

@@ -22,6 +22,8 @@ from levelfield.study import digest
 from levelfield.trial import Curve, Direction, Point, Status, Trial
 
 _CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created or upgraded
+_STATUS = {status.value: status for status in Status}
+_NO_VALUE = np.float32(np.nan).tobytes()
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class Damage:
     index: int = -1
 
 
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """How the trials of an optimizer ended, by index."""
+
+    index: np.ndarray
+    status: list[Status]
+    final: np.ndarray  # a metric at the last step; NaN if it was not measured
+    code: list[str]  # digest of the custom code of each
+
+
 class Store:
     """Finished trials by optimizer and index. ``Store.open`` opens or creates one."""
 
@@ -40,7 +52,7 @@ class Store:
         self._database = database
         self.name = database.name
         self._version = SCHEMA_VERSION
-        self._known: set[tuple[str, str]] = set()  # optimizers and provenances that the store has
+        self._known: set[tuple[str, str, frozenset[str]]] = set()  # optimizers, provenances and metrics that it has
 
     @classmethod
     def open(cls, location: str | Path, *, create: bool = True) -> Store:
@@ -101,6 +113,8 @@ class Store:
         if trials.name in columns and trials.c.digest.name not in columns[trials.name]:
             connection.execute(sa.text("ALTER TABLE trials ADD COLUMN digest VARCHAR(32)"))
         metadata.create_all(connection)
+        for index in trials.indexes:  # the table of an older store exists, but not its index
+            index.create(connection, checkfirst=True)
         version = self._database.insert(meta).values(key="schema", value=str(SCHEMA_VERSION))
         connection.execute(version.on_conflict_do_update(index_elements=["key"], set_={"value": str(SCHEMA_VERSION)}))
 
@@ -116,11 +130,12 @@ class Store:
         if not finished:
             return
         key = digest(origin)
+        known = optimizer, key, frozenset(metrics)
         rows = [_row(optimizer, trial, sorted(metrics), key) for trial in finished]
         optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
 
         def work(connection: sa.Connection) -> None:
-            if (optimizer, key) not in self._known:
+            if known not in self._known:
                 self._check_metrics(connection, optimizer, metrics)
                 self._insert(connection, optimizers, [optimizer_row])
                 self._insert(connection, provenance, [{"id": key, "content": json.dumps(origin)}])
@@ -132,7 +147,7 @@ class Store:
         except MissingRow:  # somebody has set the optimizer's trials aside
             self._known.clear()
             self._database.write(work)
-        self._known.add((optimizer, key))
+        self._known.add(known)
 
     def _insert(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows, except those that are there."""
@@ -232,7 +247,7 @@ class Store:
         for row in rows:
             if problem := _problem(row, names, codes):
                 raise self._damaged(f"trial {row.index} of optimizer {optimizer} ({problem})")
-        return [_trial(row, names, codes[row.provenance]) for row in rows]
+        return _trials_of(rows, names, codes)
 
     def _count_twice(self, connection: sa.Connection, optimizer: str, found: int) -> int:
         """Count an optimizer's trials by another index than the one they were found by, which may have lost some."""
@@ -363,6 +378,25 @@ class Store:
         self._database.write(work)
         return len(chosen)
 
+    def ends(self, optimizer: str, metric: str) -> Ends:
+        """Return how an optimizer's trials ended, by index, without reading their curves."""
+
+        def work(connection: sa.Connection) -> tuple[dict[str, str], Sequence[Any]]:
+            names, codes = sorted(self._metrics(connection, optimizer)), self._codes(connection, optimizer)
+            query = sa.select(trials.c.index, trials.c.status, trials.c.provenance, _last(metric, names))
+            return codes, connection.execute(
+                query.where(trials.c.optimizer == optimizer).order_by(trials.c.index)
+            ).all()
+
+        codes, rows = self._database.read(work)
+        indices, statuses, origins, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+        final = np.frombuffer(b"".join(value or _NO_VALUE for value in values), "<f4")
+        try:
+            known = [_STATUS[status] for status in statuses]
+            return Ends(np.array(indices, int), known, final, [codes[key] for key in origins])
+        except KeyError as error:
+            raise self._damaged(f"a trial of optimizer {optimizer} (unknown {error})") from None
+
     def close(self) -> None:
         self._database.close()
 
@@ -429,10 +463,11 @@ def _problem(row: Any, metrics: list[str], codes: Mapping[str, str]) -> str:
         return "its content does not match its digest"
     if row.provenance not in codes:
         return "its provenance is missing"
-    try:
-        _trial(row, metrics, "")
-    except (ValueError, TypeError) as error:
-        return str(error)
+    if row.digest is None:  # nothing tells whether it is what was written, but it must be a trial
+        try:
+            _trials_of([row], metrics, codes)
+        except (ValueError, TypeError, KeyError) as error:
+            return str(error)
     return ""
 
 
@@ -440,10 +475,25 @@ def _aside(optimizer: str, code: str) -> str:
     return f"{optimizer}@{code}"
 
 
-def _trial(row: Any, metrics: list[str], code: str) -> Trial:
-    steps = np.frombuffer(row.steps, "<i8")
-    values = np.frombuffer(row.curve, "<f4").reshape(len(metrics), len(steps))
-    point = Point(row.index, json.loads(row.hyperparameters), row.seed)
-    by_name = dict(zip(sorted(metrics), values, strict=True))
-    curve = Curve(steps, {name: by_name[name] for name in metrics})
-    return Trial(point, Status(row.status), curve, row.started, row.seconds, code)
+def _trials_of(rows: Sequence[Any], metrics: list[str], codes: Mapping[str, str]) -> list[Trial]:
+    """Return the trials in rows of the table. Trials that were evaluated at the same steps share them."""
+    places = [(name, sorted(metrics).index(name)) for name in metrics]
+    hyperparameters = json.loads(f"[{','.join(row.hyperparameters for row in rows)}]")  # faster than one by one
+    found: list[Trial] = []
+    shared: dict[bytes, np.ndarray] = {}
+    for row, values in zip(rows, hyperparameters, strict=True):
+        _, index, status, seed, _, steps, curve, started, seconds, origin, _ = row
+        if steps not in shared:
+            shared[steps] = np.frombuffer(steps, "<i8")
+        table = np.frombuffer(curve, "<f4").reshape(len(metrics), len(shared[steps]))
+        content = Curve(shared[steps], {name: table[place] for name, place in places})
+        found.append(Trial(Point(index, values, seed), _STATUS[status], content, started, seconds, codes[origin]))
+    return found
+
+
+def _last(metric: str, metrics: list[str]) -> sa.ColumnElement[Any]:
+    """Return the last value of a metric as bytes: a curve has the metrics one after the other, in four bytes a step."""
+    if metric not in metrics:
+        return sa.null()
+    end = (metrics.index(metric) + 1) * sa.func.length(trials.c.steps) // 2
+    return sa.func.substr(trials.c.curve, end - 3, 4)  # counted from 1
