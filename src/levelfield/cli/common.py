@@ -91,6 +91,13 @@ WithoutReplacement = Annotated[
 ]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
 Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The cluster of --executor ray: auto, host:port, or ray://host:port.  [default: one on this machine]",
+    ),
+]
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -230,15 +237,23 @@ def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
 
 
 def trained(
-    study: "Study", location: str, executor: str, slots: str, stale: "Stale", **options: Any
+    study: "Study",
+    location: str,
+    executor: str,
+    slots: str,
+    stale: "Stale",
+    *,
+    ray_address: str | None = None,
+    **options: Any,
 ) -> "tuple[Results, SearchExhausted | None]":
     """Train what is missing of a study and show the progress; ``options`` are those of ``run.compare``."""
     from levelfield import run
+    from levelfield.executors import get_executor
 
+    count = slot_count(slots)
     with showing_progress(study, location) as progress:
-        return run.compare(
-            study, location, executor=executor, slots=slot_count(slots), listener=progress, stale=stale, **options
-        )
+        chosen = get_executor(executor, count, ray_address=ray_address) if ray_address else executor
+        return run.compare(study, location, executor=chosen, slots=count, listener=progress, stale=stale, **options)
 
 
 def loaded(study: "Study", location: str) -> "Comparison":

@@ -15,6 +15,7 @@ from levelfield.cli.common import (
     Json,
     Out,
     Overrides,
+    RayAddress,
     Slots,
     Stale,
     StoreOption,
@@ -44,6 +45,7 @@ def compare(
     overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
+    ray_address: RayAddress = None,
     store: StoreOption = None,
     out: Out = None,
     seed_inclusions: Annotated[
@@ -66,7 +68,8 @@ def compare(
     from levelfield.comparison import Comparison
 
     location = store_name(study, store, out)
-    results, shortage = trained(study, location, executor, slots, stale, seed_inclusions=seed_inclusions, reruns=reruns)
+    options: dict[str, Any] = {"seed_inclusions": seed_inclusions, "reruns": reruns}
+    results, shortage = trained(study, location, executor, slots, stale, ray_address=ray_address, **options)
     _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
@@ -79,13 +82,15 @@ def run(
     overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
+    ray_address: RayAddress = None,
     store: StoreOption = None,
     out: Out = None,
     stale: Stale = None,
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
-    results, shortage = trained(study, store_name(study, store, out), executor, slots, stale)
+    location = store_name(study, store, out)
+    results, shortage = trained(study, location, executor, slots, stale, ray_address=ray_address)
     _print_status(results, overrides, as_json)
     if shortage:
         raise shortage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from levelfield.errors import UnknownName
+from levelfield.errors import UnknownName, UsageError
 from levelfield.executors.base import Executor
 
 __all__ = ["EXECUTORS", "Executor", "get_executor"]
@@ -13,9 +13,16 @@ __all__ = ["EXECUTORS", "Executor", "get_executor"]
 EXECUTORS = tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base")
 
 
-def get_executor(name: str, slots: int | None = None) -> Executor:
-    """Return an executor by name. ``slots``: how many trials train side by side; None chooses the fastest number."""
+def get_executor(name: str, slots: int | None = None, *, ray_address: str | None = None) -> Executor:
+    """Return an executor by name.
+
+    ``slots``: how many trials train side by side; None chooses the fastest number. ``ray_address``: the cluster of the
+    Ray executor; None starts one on this machine.
+    """
     if name not in EXECUTORS:
         raise UnknownName.of("executor", name, EXECUTORS)
-    executor: Executor = importlib.import_module(f"levelfield.executors.{name}").EXECUTOR(slots)
+    if ray_address and name != "ray":
+        raise UsageError(f"--ray-address {ray_address} needs --executor ray, not {name}")
+    options = {"address": ray_address} if ray_address else {}
+    executor: Executor = importlib.import_module(f"levelfield.executors.{name}").EXECUTOR(slots, **options)
     return executor
