@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -42,8 +43,14 @@ FACTORIES: dict[str, Callable[[int], Executor]] = {
 FACTORIES["fake"] = fake
 
 
+# Workers take seconds to start, so the tests share them: only a new number of slots needs new ones.
+FACTORIES["ray"] = functools.lru_cache(maxsize=1)(FACTORIES["ray"])
+
+
 @pytest.fixture(params=FACTORIES)
 def factory(request) -> Callable[[int], Executor]:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
     return FACTORIES[request.param]
 
 

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -113,7 +113,7 @@ class _Training:
     def __init__(self, crew: _Crew, take: Take) -> None:
         self._crew, self._take = crew, take
         self._returned: dict[tuple[str, int], Point] = {}  # the points of lost workers, by optimizer and index
-        self._deaths: Counter[tuple[str, int]] = Counter()  # of workers that held a point
+        self._losses: defaultdict[tuple[str, int], list[str]] = defaultdict(list)  # the nodes where a point was lost
         self._reported = -math.inf  # when training was last reported
 
     def send(self) -> bool:
@@ -151,7 +151,11 @@ class _Training:
         return Batch(name, [self._returned.pop(key) for key in chosen])
 
     def _is_suspect(self, key: tuple[str, int]) -> bool:
-        return self._deaths[key] == _DEATHS - 1
+        return self._deaths(key) == _DEATHS - 1
+
+    def _deaths(self, key: tuple[str, int]) -> int:
+        """Return how many workers died with a point. Those whose node was lost do not count."""
+        return sum(node in self._crew.nodes for node in self._losses[key])
 
     def receive(self, member: _Member, answer: Any) -> Progress:
         """Return what a worker reports; if it is lost, its points are handed out again."""
@@ -168,18 +172,17 @@ class _Training:
     def _lost(self, member: _Member, error: ray.exceptions.RayError) -> Progress:
         """Take back the points of a lost worker, except those that have taken down too many."""
         self._crew.dismiss(member)
-        cause = _cause(error)
-        blamed = self._crew.is_alive(member.node) and not isinstance(error, ray.exceptions.ActorUnavailableError)
-        failed = []
+        self._crew.look()
+        cause, failed = _cause(error), []
         for index, point in member.held.items():
             key = member.optimizer, index
-            self._deaths[key] += blamed
-            if self._deaths[key] < _DEATHS:
+            self._losses[key].append(member.node)
+            if self._deaths(key) < _DEATHS:
                 self._returned[key] = point
             else:
-                failed.append(Failure(point, f"{_DEATHS} workers died while they trained it; the last one: {cause}"))
+                failed.append(Failure(point, f"{_DEATHS} workers were lost with it, the last one because {cause}"))
         again = len(member.held) - len(failed)
-        note = f"lost a worker on node {member.address}: {cause}"
+        note = f"lost a worker on node {member.address} because {cause}"
         note += f"; {pluralize(again, 'trial')} will start again" if again else ""
         return Progress(member.optimizer, failed=failed, running=self._running(member.optimizer), note=note)
 
@@ -213,6 +216,7 @@ class _Crew:
 
     def __init__(self, slots: int | None) -> None:
         self.members: list[_Member] = []
+        self.nodes: dict[str, Mapping[str, Any]] = {}  # those that can train, by id
         self.resource = "GPU" if ray.cluster_resources().get("GPU", 0) >= 1 else "CPU"
         self._slots = slots
         self._content: dict[str, Any] = {}  # the study that is open
@@ -248,13 +252,13 @@ class _Crew:
         if time.monotonic() - self._looked < _LOOK:
             return []
         self._looked = time.monotonic()
-        nodes = [node for node in ray.nodes() if node["Alive"] and self._room(node)]
+        self.look()
         present = Counter(member.node for member in self.members)
-        for node in nodes:
-            if node["NodeID"] not in self._refused:
-                for _ in range(self._room(node) - present[node["NodeID"]]):
+        for name, node in self.nodes.items():
+            if name not in self._refused:
+                for _ in range(self._room(node) - present[name]):
                     self._start(node)
-        if not self.members and nodes:
+        if not self.members and self.nodes:
             raise next(iter(self._refused.values()))
         if not self.members and not self._used:
             raise UsageError(
@@ -263,6 +267,10 @@ class _Crew:
         self._used = True
         notes, self._notes = self._notes, []
         return notes
+
+    def look(self) -> None:
+        """Look which nodes the cluster has."""
+        self.nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and self._room(node)}
 
     def _room(self, node: Mapping[str, Any]) -> int:
         """Return how many workers a node has room for, if no other job is there."""
@@ -321,9 +329,6 @@ class _Crew:
         """End all workers."""
         for member in list(self.members):
             self.dismiss(member)
-
-    def is_alive(self, node: str) -> bool:
-        return any(known["NodeID"] == node and known["Alive"] for known in ray.nodes())
 
 
 class _Worker:
@@ -411,13 +416,18 @@ def _plain_errors() -> Iterator[None]:
 
 
 def _cause(error: Exception) -> LevelfieldError:
-    """Return how a worker failed, in one line."""
+    """Return why a worker failed, in one line."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, LevelfieldError):
         return cause
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return UsageError("Ray ended it because the node was running out of memory")
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return UsageError("the node was running out of memory")
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return UsageError("it no longer answers")
+    text = str(error)
+    if "worker process has died" in text:
+        return UsageError("its process ended (a crash, an exit in custom code, or too little memory)")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return UsageError(lines[-1] if lines else type(error).__name__)
 
 
