@@ -158,9 +158,11 @@ def ray_cluster() -> Iterator[Any]:
         "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".cache/jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():

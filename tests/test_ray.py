@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -239,6 +240,40 @@ def test_five_nodes_of_which_two_are_killed_finish_with_the_undisturbed_pool(ray
     assert_same(collect(disturbed(executor, ray_cluster, nodes, seed)), undisturbed)
 
 
+def test_a_node_whose_gpu_jax_does_not_use_is_refused(ray_cluster):
+    """Its workers would share the CPUs without a word. JAX of this cluster is kept on the CPU."""
+    node = ray_cluster.add_node(num_cpus=1, num_gpus=1)
+    try:
+        with pytest.raises(UsageError, match=r"^JAX does not use the GPU; .*levelfield\[cuda\]"):
+            get_executor("ray", 1).check(QUICK)
+    finally:
+        ray_cluster.remove_node(node)
+
+
+# On a cluster of its own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_its_own_cluster_without_a_traceback(tmp_path, number):
+    (tmp_path / "study.toml").write_text(ENDLESS.to_toml())
+    program = "from levelfield.cli import main; main()"
+    running = subprocess.Popen(
+        [sys.executable, "-c", program, "run", "study.toml", "--executor", "ray"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = running.stderr.readline()  # the first line of progress
+    assert "running" in first
+    running.send_signal(number)
+    _, rest = running.communicate(timeout=30)
+    assert running.returncode == 130, first + rest
+    assert "Traceback" not in rest
+    assert "Resume with: levelfield run study.toml --executor ray" in rest
+
+
 # Without a cluster
 
 
@@ -278,6 +313,7 @@ def test_an_address_needs_the_ray_executor(command):
 
 
 def test_a_cluster_without_resources_is_refused(ray_cluster, monkeypatch):
+    monkeypatch.setattr(module, "_JOIN", 0.5)
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "head", "Alive": True, "Resources": {"memory": 1.0}}])
     with pytest.raises(UsageError, match="neither GPUs nor CPUs"):
         get_executor("ray").check(QUICK)

@@ -90,7 +90,7 @@ WithoutReplacement = Annotated[
     ),
 ]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
-Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
+Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials: local or ray.")]
 RayAddress = Annotated[
     str | None,
     typer.Option(

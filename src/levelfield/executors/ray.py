@@ -35,10 +35,14 @@ except ImportError:  # an optional dependency
 
 _REPORT = 1.0  # seconds after which a worker reports, even if no trial has ended
 _LOOK = 2.0  # seconds between looks at the cluster's nodes
+_JOIN = 30.0  # seconds in which the first node must have joined the cluster
 _START = 300.0  # seconds in which the first worker must have started
 _CONNECT = 5.0  # seconds in which a cluster must answer
 _DEATHS = 3  # of workers, after which their trial or their node is given up
 _OBJECTS = 10**8  # bytes for the objects of a cluster on this machine; only small ones are sent
+
+
+_connected: weakref.WeakSet[RayExecutor] = weakref.WeakSet()  # those that need the connection that was made here
 
 
 class RayExecutor:
@@ -53,9 +57,10 @@ class RayExecutor:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
         if ray is None:
             raise UsageError("the Ray executor needs Ray; install it with: pip install 'levelfield[ray]'")
-        if not ray.is_initialized():
+        if list(_connected) or not ray.is_initialized():
             _connect(address)
-            weakref.finalize(self, ray.shutdown)
+            _connected.add(self)
+            weakref.finalize(self, _disconnect)
         self._crew = _Crew(slots)
 
     def check(self, study: Study) -> None:
@@ -217,7 +222,7 @@ class _Crew:
     def __init__(self, slots: int | None) -> None:
         self.members: list[_Member] = []
         self.nodes: dict[str, Mapping[str, Any]] = {}  # those that can train, by id
-        self.resource = "GPU" if ray.cluster_resources().get("GPU", 0) >= 1 else "CPU"
+        self.resource = "CPU"  # or GPU, if the cluster has any when the first worker starts
         self._slots = slots
         self._content: dict[str, Any] = {}  # the study that is open
         self._code: dict[str, bytes] = {}
@@ -225,7 +230,8 @@ class _Crew:
         self._deaths: Counter[str] = Counter()  # of workers that started, by node
         self._refused: dict[str, LevelfieldError] = {}  # nodes that cannot train the study
         self._notes: list[str] = []  # for the user
-        self._used = False  # there was a worker
+        self._begun = time.monotonic()
+        self._used = False  # workers were started
 
     def open(self, study: Study) -> None:
         """Let all workers, and those to come, load and check a study, unless it is open."""
@@ -260,17 +266,22 @@ class _Crew:
                     self._start(node)
         if not self.members and self.nodes:
             raise next(iter(self._refused.values()))
-        if not self.members and not self._used:
+        if not self.members and not self._used and time.monotonic() - self._begun > _JOIN:
             raise UsageError(
                 "the Ray cluster has neither GPUs nor CPUs to train on; add nodes to it: ray start --address=…"
             )
-        self._used = True
+        self._used = self._used or bool(self.members)
         notes, self._notes = self._notes, []
         return notes
 
     def look(self) -> None:
         """Look which nodes the cluster has."""
+        if not self._used and ray.cluster_resources().get("GPU", 0) >= 1:
+            self.resource = "GPU"
+        before = self.nodes
         self.nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and self._room(node)}
+        if before and not self.nodes:
+            self._notes.append("the cluster has lost all its nodes; waiting for new ones")
 
     def _room(self, node: Mapping[str, Any]) -> int:
         """Return how many workers a node has room for, if no other job is there."""
@@ -432,13 +443,16 @@ def _cause(error: Exception) -> LevelfieldError:
 
 
 def _connect(address: str | None) -> None:
-    """Connect to a cluster, or start one on this machine. Raises a UsageError in one line."""
+    """Connect to a cluster, or start one on this machine, unless there is a connection."""
+    if ray.is_initialized():
+        return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         _check_reachable(address)
     else:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise other processes would go first
         options |= {"include_dashboard": False, "object_store_memory": _OBJECTS}
         if hasattr(os, "sched_getaffinity"):  # Linux only
             options["num_cpus"] = len(os.sched_getaffinity(0))
@@ -449,6 +463,12 @@ def _connect(address: str | None) -> None:
             where = f"cannot connect to the Ray cluster at {address}" if address else "cannot start Ray on this machine"
             remedy = "start one with 'ray start --head', or leave --ray-address out to start one on this machine"
             raise UsageError(f"{where} ({failure_line(error)})" + (f"; {remedy}" if address else "")) from None
+
+
+def _disconnect() -> None:
+    """Leave the cluster, or end the one on this machine, if no other executor needs it."""
+    if not list(_connected):
+        ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
