@@ -3,8 +3,8 @@
     python benchmarks/ray_overhead.py [--steps 450_000] [--repeats 3]
 
 Both executors use every core of this process and the same number of slots, write to a store, and train in turn. Each
-trains a few trials first, so that starting Ray, importing JAX and compiling are not counted. If the machine is busy with
-something else, the wall times vary more than they differ; the time in which no trial trains still tells.
+trains a few trials first, so that starting Ray, importing JAX and compiling are not counted. If the machine is busy
+with something else, the wall times vary more than they differ; the time in which no trial trains still tells.
 """
 
 from __future__ import annotations

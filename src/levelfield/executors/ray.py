@@ -314,7 +314,7 @@ class _Crew:
             try:
                 answer = ray.get(call)
             except ray.exceptions.RayError as error:
-                answer = error
+                answer = error.with_traceback(None)  # it would keep this frame, and with it the workers, alive
             if not member.opening:
                 yield member, answer
             elif isinstance(answer, Exception):
