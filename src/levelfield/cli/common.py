@@ -89,7 +89,14 @@ WithoutReplacement = Annotated[
     ),
 ]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
-Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
+Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials: local or ray.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The cluster of --executor ray: auto, host:port, or ray://host:port.  [default: one on this machine]",
+    ),
+]
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -249,20 +256,26 @@ def trained(
     stale: "Stale",
     out: Path | None,
     checkpoint_minutes: float = 5.0,
+    *,
+    ray_address: str | None = None,
     **options: Any,
 ) -> "tuple[Results, SearchExhausted | None]":
     """Train what is missing of a study and show the progress; ``options`` are those of ``run.compare``."""
     from levelfield import run
+    from levelfield.executors import get_executor
 
+    count = slot_count(slots)
     with showing_progress(study, location) as progress:
+        folder = run.checkpoint_folder(study, location, checkpoint_minutes, out)
+        chosen = get_executor(executor, count, folder, ray_address=ray_address) if ray_address else executor
         return run.compare(
             study,
             location,
-            executor=executor,
-            slots=slot_count(slots),
+            executor=chosen,
+            slots=count,
             listener=progress,
             stale=stale,
-            checkpoints=run.checkpoint_folder(study, location, checkpoint_minutes, out),
+            checkpoints=folder,
             **options,
         )
 

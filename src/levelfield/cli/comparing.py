@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from levelfield.cli.common import (
     Json,
     Out,
     Overrides,
+    RayAddress,
     Slots,
     Stale,
     StoreOption,
@@ -45,6 +46,7 @@ def compare(
     overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
+    ray_address: RayAddress = None,
     store: StoreOption = None,
     out: Out = None,
     seed_inclusions: Annotated[
@@ -68,17 +70,8 @@ def compare(
     from levelfield.comparison import Comparison
 
     location = store_name(study, store, out)
-    results, shortage = trained(
-        study,
-        location,
-        executor,
-        slots,
-        stale,
-        out,
-        checkpoint_minutes,
-        seed_inclusions=seed_inclusions,
-        reruns=reruns,
-    )
+    options: dict[str, Any] = {"seed_inclusions": seed_inclusions, "reruns": reruns, "ray_address": ray_address}
+    results, shortage = trained(study, location, executor, slots, stale, out, checkpoint_minutes, **options)
     _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
@@ -91,6 +84,7 @@ def run(
     overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
+    ray_address: RayAddress = None,
     store: StoreOption = None,
     out: Out = None,
     stale: Stale = None,
@@ -101,7 +95,9 @@ def run(
     from levelfield.report.narrative import caveats
 
     location = store_name(study, store, out)
-    results, shortage = trained(study, location, executor, slots, stale, out, checkpoint_minutes)
+    results, shortage = trained(
+        study, location, executor, slots, stale, out, checkpoint_minutes, ray_address=ray_address
+    )
     _print_status(study, results.states, caveats(results), overrides, as_json)
     if shortage:
         raise shortage

@@ -20,6 +20,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
+from levelfield.errors import UsageError
 from levelfield.rules import Rule
 from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
@@ -76,6 +77,12 @@ def available_cores() -> int:
 def leave_accelerators() -> None:
     """Keep JAX on the CPU, because it would reserve most of a GPU's memory. Call it before JAX starts."""
     jax.config.update("jax_platforms", "cpu")
+
+
+def check_accelerator() -> None:
+    """Raise if JAX does not use this machine's GPU."""
+    if jax.default_backend() == "cpu":
+        raise UsageError("JAX does not use the GPU; install it with: pip install 'levelfield[cuda]'")
 
 
 class _Common:
