@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from databases import database, location, postgres  # noqa: F401, fixtures
+from databases import database, location, postgres, server  # noqa: F401, fixtures
 from dataset_files import Toy
 from fakes import NOWHERE
 from helpers import REPOSITORY

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -25,6 +26,7 @@ from levelfield.pool import PoolCount
 from levelfield.run import run
 from levelfield.store import Runner, Store
 from levelfield.trial import Point, Status
+from levelfield.work import Work
 
 
 @pytest.fixture
@@ -225,3 +227,20 @@ def test_a_second_runner_starts_with_the_optimizer_that_nobody_trains(location: 
         with contextlib.suppress(BaseException):
             run(study, store, executor)
     assert executor.asked == ["momentum"]
+
+
+def test_points_that_others_finish_while_they_are_counted_leave_no_gap(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another runner finishes the last point just before it is counted; it is infeasible, so the pool needs one more."""
+    study = make_study(trials=1, pool=1).only(["sgd"])
+    counted, elsewhere = store.open_below, FormulaExecutor(lambda *_: float("inf"))
+
+    def count(*arguments: Any) -> int:
+        monkeypatch.undo()
+        run(study, store, elsewhere, Silent(), tries=1)
+        return counted(*arguments)
+
+    monkeypatch.setattr(store, "open_below", count)
+    with runners(store, 1) as (runner,):
+        assert Work(study, store, runner, dict).left() == 1

@@ -1,12 +1,13 @@
 """The command ``levelfield``, also as ``python -m levelfield``."""
 
-import signal
 import sys
+
+from levelfield import interruption
 
 
 def main() -> None:
     """Run a command. Ctrl-C and SIGTERM give a message at any time, even while it imports what it needs."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interruption.raise_at_once()
     try:
         from levelfield.cli import main as run
 

@@ -115,9 +115,13 @@ class Work:
     def left(self) -> int:
         """Return how many points the study still needs that this run can train, or others are training."""
         self.free_abandoned()
-        left = 0
-        for name, identity in self._identities.items():
-            if not self.gave_up(name):
-                self._offer(name)  # the runner that should have done it may have been killed
-                left += self._store.open_below(identity, self._offered[name]) - len(self.failures[name])
+        return sum(self._left(name) for name in self._identities if not self.gave_up(name))
+
+    def _left(self, name: str) -> int:
+        self._offer(name)  # the runner that should have done it may have been killed
+        while not (left := self._unfinished(name)) and self._offer(name):
+            pass  # others have finished the last points in between, and the pool needs more
         return left
+
+    def _unfinished(self, name: str) -> int:
+        return self._store.open_below(self._identities[name], self._offered[name]) - len(self.failures[name])

@@ -14,6 +14,7 @@ __all__ = ["app", "comparing", "listing", "main", "searching", "summarizing", "w
 
 # An invalid command line. Recent versions of typer bring their own copy of click, so take it from where typer does.
 _CommandLineError: Any = sys.modules[typer.BadParameter.__module__].ClickException
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -29,7 +30,10 @@ def main() -> None:
 def _run() -> int:
     """Run a command: print the library's errors as one line and return their code."""
     try:
-        return app(standalone_mode=False) or 0
+        code = app(standalone_mode=False) or 0
+        if code == _INTERRUPTED:  # typer turns KeyboardInterrupt into this code without a word
+            raise KeyboardInterrupt
+        return code
     except _CommandLineError as error:
         message = error.format_message()
         typer.echo(message if message.startswith("Usage:") else f"levelfield: {message}", err=True)
@@ -45,4 +49,4 @@ def _run() -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("levelfield: interrupted", err=True)
-        return 130
+        return _INTERRUPTED

@@ -236,7 +236,7 @@ def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
             yield progress
     except KeyboardInterrupt:
         interrupted()
-        raise typer.Exit(130) from None
+        sys.exit(130)  # unlike typer.Exit, it says that the user has been told
 
 
 def _this_command() -> str:
