@@ -107,6 +107,19 @@ def test_a_runner_that_lost_its_lease_can_go_on(opened: Store, location: str) ->
     assert list(opened.statuses("adam")) == [0]
 
 
+def test_a_runner_that_lost_its_lease_does_not_claim_what_it_is_training(opened: Store, location: str) -> None:
+    """Nobody else has taken its points, so it keeps them."""
+    opened.enqueue("adam", 4)
+    with runners(opened, 1) as (slow,):
+        assert slow.claim("adam", 4, 2) == [0, 1]
+        seconds_ago(location, 1000)
+        with runners(opened, 1) as (other,):
+            assert slow.claim("adam", 4, 1) == [2]
+            assert other.claim("adam", 4, 4) == [3]
+            other.free_abandoned()  # as if the slow one had been killed before it renewed its lease
+            assert other.claim("adam", 4, 4) == [0, 1, 2]
+
+
 def test_claims_of_a_process_that_was_killed_are_free_at_once(opened: Store, location: str) -> None:
     script = (
         "import sys, time; from levelfield.store import Store\n"
@@ -236,10 +249,10 @@ def test_points_that_others_finish_while_they_are_counted_leave_no_gap(
     study = make_study(trials=1, pool=1).only(["sgd"])
     counted, elsewhere = store.open_below, FormulaExecutor(lambda *_: float("inf"))
 
-    def count(*arguments: Any) -> int:
+    def count(*arguments: Any, **options: Any) -> int:
         monkeypatch.undo()
         run(study, store, elsewhere, Silent(), tries=1)
-        return counted(*arguments)
+        return counted(*arguments, **options)
 
     monkeypatch.setattr(store, "open_below", count)
     with runners(store, 1) as (runner,):

@@ -124,4 +124,5 @@ class Work:
         return left
 
     def _unfinished(self, name: str) -> int:
-        return self._store.open_below(self._identities[name], self._offered[name]) - len(self.failures[name])
+        failed = [failure.point.index for failure in self.failures[name]]
+        return self._store.open_below(self._identities[name], self._offered[name], besides=failed)

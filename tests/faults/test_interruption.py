@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from processes import Commands, Running
+from slow import slow_training
 from stores import Pool, assert_complete, claimed, stored
 
 MOMENTS = int(os.environ.get("FAULTS_MOMENTS", 4))
@@ -30,19 +31,6 @@ pool = 2
 [optimizers.sgd]
 learning_rate = { log = [1e-3, 1e-2] }
 """
-
-
-def slow_trials() -> None:
-    """Let each stretch of training take a while, so that a run can be interrupted in its middle."""
-    from levelfield.training.program import Program
-
-    advance = Program.advance
-
-    def slowly(*arguments: object) -> object:
-        time.sleep(0.05)
-        return advance(*arguments)
-
-    Program.advance = slowly
 
 
 def handles(number: signal.Signals, runner: Running) -> bool:
@@ -74,7 +62,7 @@ def test_an_interrupted_run_saves_what_is_finished_and_says_how_to_resume(
 ) -> None:
     location, study = tmp_path / "my trials.db", tmp_path / "it's a study.toml"
     (tmp_path / "study.toml").rename(study)
-    runner = commands.fork("run", study.name, "--store", location.name, "--slots", "4", before=slow_trials)
+    runner = commands.fork("run", study.name, "--store", location.name, "--slots", "4", before=slow_training)
     runner.wait_until(lambda: len(stored(str(location))) >= 8)
     runner.send(ending)
     assert runner.code() == 130, runner.err
@@ -113,7 +101,7 @@ def test_a_run_that_waits_for_a_lock_can_be_interrupted(
 ) -> None:
     """The trials that it could not save are not counted as saved."""
     location = str(tmp_path / "trials.db")
-    runner = commands.fork(*RUN, before=slow_trials)
+    runner = commands.fork(*RUN, before=slow_training)
     runner.wait_until(lambda: len(stored(location)) >= 4)
     with contextlib.closing(sqlite3.connect(location, isolation_level=None, timeout=10)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -131,7 +119,7 @@ def test_a_run_that_waits_for_other_runners_can_be_interrupted(
     commands: Commands, tmp_path: Path, undisturbed: Pool
 ) -> None:
     location = str(tmp_path / "trials.db")
-    stopped = commands.fork(*RUN, before=slow_trials)
+    stopped = commands.fork(*RUN, before=slow_training)
     stopped.wait_until(lambda: claimed(location, stopped.pid))
     stopped.send(signal.SIGSTOP)
     waiting = commands.fork(*RUN)

@@ -14,18 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from databases import new_database
 from processes import Commands, Running
+from slow import slow_database
 from stores import Pool, assert_complete, claimed, in_transaction, stored
 
 KILLS = int(os.environ.get("FAULTS_KILLS", 8))
 CASES = [("sqlite", 1), ("sqlite", 2), ("postgresql", 1), ("postgresql", 2)]
-
-
-def slow_database() -> None:
-    """Let every statement take some milliseconds, so that a runner spends most of its time inside transactions."""
-    sa.event.listen(sa.Engine, "after_cursor_execute", lambda *_: time.sleep(0.003))
 
 
 @dataclass

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from levelfield.errors import StoreError
-from levelfield.store.database import Database
+from levelfield.store.database import Database, seconds_from
 from levelfield.store.schema import claims, queues, runners, trials
 
 LEASE = 300.0  # seconds; LEVELFIELD_LEASE changes it
@@ -50,7 +50,7 @@ class Runner:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._id = uuid.uuid4().hex
-        self._lease = _lease()
+        self._lease = seconds_from("LEVELFIELD_LEASE", LEASE)
         self._held: dict[str, set[int]] = defaultdict(set)  # optimizer → claimed points
         self._lock = threading.Lock()  # between claiming and renewing
         self._stopped = threading.Event()
@@ -86,9 +86,12 @@ class Runner:
             return unknown or list(connection.scalars(chosen, choice))
 
         with self._lock:
-            indices = sorted(self._database.execute(work, writes=True))
-            self._held[optimizer].update(indices)
-        return indices
+            # Points that this runner lost with its lease, and goes on training, become its own again.
+            while (indices := set(self._database.execute(work, writes=True))) and indices <= self._held[optimizer]:
+                pass
+            new = sorted(indices - self._held[optimizer])
+            self._held[optimizer].update(new)
+        return new
 
     def _unknown(self, connection: sa.Connection, optimizer: str) -> list[int]:
         mine = sa.select(claims.c.index).where(claims.c.optimizer == optimizer, claims.c.runner == self._id)
@@ -153,17 +156,6 @@ class Runner:
         connection.execute(sa.delete(runners).where(runners.c.id == self._id))
 
 
-def _lease() -> float:
-    text = os.environ.get("LEVELFIELD_LEASE", "")
-    try:
-        lease = float(text) if text else LEASE
-    except ValueError:
-        lease = 0.0
-    if not lease > 0:
-        raise StoreError(f"LEVELFIELD_LEASE = {text!r}: expected a positive number of seconds")
-    return lease
-
-
 def enqueue(connection: sa.Connection, database: Database, optimizer: str, end: int) -> None:
     """Put the first ``end`` points of an optimizer into the claims, except those that have a trial."""
     row = database.insert(queues).values(optimizer=optimizer, end=0).on_conflict_do_nothing()
@@ -192,6 +184,11 @@ def forget_queue(connection: sa.Connection, optimizer: str) -> None:
     connection.execute(sa.delete(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(stored)))
 
 
+def forget_queues(connection: sa.Connection) -> None:
+    """Look at all points of all optimizers again."""
+    connection.execute(sa.delete(queues))
+
+
 def remove_claims(connection: sa.Connection, optimizer: str, indices: Sequence[int]) -> None:
     connection.execute(sa.delete(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(indices)))
 
@@ -214,8 +211,8 @@ def open_points(connection: sa.Connection, optimizers: Sequence[str]) -> dict[st
     return {optimizer: Open(count - claimed, claimed) for optimizer, count, claimed in rows}
 
 
-def open_below(connection: sa.Connection, optimizer: str, end: int) -> int:
-    below = (claims.c.optimizer == optimizer, claims.c.index < end)
+def open_below(connection: sa.Connection, optimizer: str, end: int, besides: Sequence[int]) -> int:
+    below = (claims.c.optimizer == optimizer, claims.c.index < end, claims.c.index.not_in(besides))
     return connection.scalar(sa.select(sa.func.count()).select_from(claims).where(*below)) or 0
 
 
@@ -244,8 +241,10 @@ def _free_abandoned(connection: sa.Connection, database: Database) -> None:
     here = sa.select(runners).where(runners.c.host == socket.gethostname(), _has_lease(now))
     gone += [row.id for row in connection.execute(here) if has_ended(row.host, row.pid, row.process)]
     if gone:
-        connection.execute(sa.update(claims).where(claims.c.runner.in_(gone)).values(runner=None))
         connection.execute(sa.delete(runners).where(runners.c.id.in_(gone)))
+    # A runner may have claimed points after it lost its lease, and been killed before it renewed it.
+    nobodys = claims.c.runner.is_not(None) & claims.c.runner.not_in(sa.select(runners.c.id))
+    connection.execute(sa.update(claims).where(nobodys).values(runner=None))
 
 
 def _has_lease(now: float) -> sa.ColumnElement[bool]:

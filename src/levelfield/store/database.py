@@ -20,7 +20,8 @@ from levelfield.errors import MissingRow, StoreError, StoreUnavailable
 
 T = TypeVar("T")
 
-PATIENCE = 600.0  # seconds to wait for a database that is locked, full, restarting or out of reach
+# Seconds to wait for a database that is locked, full, restarting or out of reach; LEVELFIELD_PATIENCE changes it.
+PATIENCE = 600.0
 _QUIET = 5.0  # seconds of waiting before a message
 _LONGEST_PAUSE = 5.0  # seconds between two attempts
 _BUSY_TIMEOUT = 0.5  # seconds that SQLite itself waits for a lock, without looking at signals
@@ -41,6 +42,7 @@ class Database:
     def __init__(self, location: str | Path, *, writes: bool) -> None:
         self.url = parsed(location)
         self.name = without_password(location)
+        self._patience = seconds_from("LEVELFIELD_PATIENCE", PATIENCE)
         self.is_open = False  # from then on, a connection that fails is tried again
         try:
             self.engine = _engine(self.url, writes)
@@ -92,7 +94,7 @@ class Database:
                 raise MissingRow(f"{self.name}: cannot write the store ({_reason(error)})") from None
             except sa.exc.DBAPIError as error:
                 reason, waited = _reason(error), time.monotonic() - begun
-                if not self._passes(error) or waited > PATIENCE:
+                if not self._passes(error) or waited > self._patience:
                     problem = f"{self.name}: cannot {'write' if writes else 'read'} the store ({reason})"
                     if not self.is_open:
                         raise StoreError(f"{self.name}: cannot open the store ({reason})") from None
@@ -129,6 +131,18 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def seconds_from(variable: str, default: float) -> float:
+    """Return the seconds that an environment variable sets."""
+    text = os.environ.get(variable, "")
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise StoreError(f"{variable} = {text!r}: expected a positive number of seconds")
+    return seconds
 
 
 def _engine(url: sa.URL, writes: bool) -> sa.Engine:

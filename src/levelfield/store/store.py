@@ -325,9 +325,9 @@ class Store:
         """Return how many of the offered points of each optimizer are free, and how many somebody trains."""
         return self._database.execute(lambda connection: claims.open_points(connection, identities))
 
-    def open_below(self, optimizer: str, end: int) -> int:
-        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered."""
-        return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end))
+    def open_below(self, optimizer: str, end: int, besides: Sequence[int] = ()) -> int:
+        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered, besides some."""
+        return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end, besides))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
         """Return the runners that are training points of these optimizers."""
@@ -362,7 +362,8 @@ class Store:
         for stored in connection.execute(self._rows.order_by(trials.c.optimizer, trials.c.index)):
             if problem := _problem(stored, names.get(stored.optimizer, []), codes):
                 what = f"trial {stored.index} of optimizer {stored.optimizer} ({problem})"
-                found.append(Damage(what, stored.optimizer, stored.index))
+                index = stored.index if isinstance(stored.index, int) else -1
+                found.append(Damage(what, stored.optimizer, index))
         return found
 
     def remove(self, damaged: Sequence[Damage]) -> int:
@@ -373,7 +374,9 @@ class Store:
             for damage in chosen:
                 place = (trials.c.optimizer == damage.optimizer, trials.c.index == damage.index)
                 connection.execute(sa.delete(trials).where(*place))
-                claims.forget_queue(connection, damage.optimizer)
+            for table, used in ((optimizers, trials.c.optimizer), (provenance, trials.c.provenance)):
+                connection.execute(sa.delete(table).where(table.c.id.not_in(sa.select(used))))  # may be damaged, too
+            claims.forget_queues(connection)  # the damage may have been in a trial's optimizer or index
 
         self._database.write(work)
         return len(chosen)
@@ -445,7 +448,7 @@ def _trial_digest(content: Iterable[Any], metrics: list[str]) -> str:
     """Return a digest of a row, in the order of the table's columns, and of what its curve's values are called."""
     optimizer, *rest = content
     # Trials that are set aside keep their digest.
-    parts = [optimizer.partition("@")[0], *rest, *metrics]
+    parts = [str(optimizer).partition("@")[0], *rest, *metrics]
     texts = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return hashlib.blake2b(b"\0".join(texts), digest_size=16).hexdigest()
 
