@@ -155,9 +155,7 @@ def compare(
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
         results = read_pools(study, store)
-        if checkpoints:
-            for name, trials in results.trials.items():
-                checkpoints.prune(study.identity(name), {trial.point.index for trial in trials})
+        _prune(study, store, checkpoints)
         if stale == "retrain":
             _keep_extra_trials_apart(results, store)
         if seed_inclusions:
@@ -167,6 +165,33 @@ def compare(
             shortages.append(run(rerun_study(results, best, reruns), store, chosen, listener, stale))
         shortage = "; ".join(str(error) for error in shortages if error)
         return _with_extra_trials(results, store), SearchExhausted(shortage) if shortage else None
+
+
+def fill(
+    study: Study,
+    location: Location | None = None,
+    *,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    listener: Listener | None = None,
+    stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
+) -> tuple[dict[str, PoolState], SearchExhausted | None]:
+    """Run what is missing of a study and return how full its pools are; reads no curves."""
+    chosen = prepared(study, executor, slots, checkpoints)
+    with opened(study, location) as store:
+        shortage = run(study, store, chosen, listener, stale)
+        _prune(study, store, checkpoints)
+        if stale == "retrain":
+            _keep_extra_trials_apart(read_pools(study, store), store)
+        return read_states(study, store), shortage
+
+
+def _prune(study: Study, store: Store, checkpoints: CheckpointFolder | None) -> None:
+    """Remove the checkpoints of trials that have finished."""
+    if checkpoints and checkpoints.path.exists():
+        for name in study.optimizers:
+            checkpoints.prune(study.identity(name), store.statuses(study.identity(name)))
 
 
 def rerun(

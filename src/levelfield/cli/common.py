@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from levelfield.analysis.results import Results
     from levelfield.cli.progress import RunProgress
     from levelfield.comparison import Comparison
-    from levelfield.errors import SearchExhausted
     from levelfield.store import Store
     from levelfield.study import Study
 
@@ -248,7 +247,8 @@ def _this_command() -> str:
     return shlex.join(["levelfield", *arguments]) + hint
 
 
-def trained(
+@contextlib.contextmanager
+def training(
     study: "Study",
     location: str,
     executor: str,
@@ -256,11 +256,9 @@ def trained(
     stale: "Stale",
     out: Path | None,
     checkpoint_minutes: float = 5.0,
-    *,
     ray_address: str | None = None,
-    **options: Any,
-) -> "tuple[Results, SearchExhausted | None]":
-    """Train what is missing of a study and show the progress; ``options`` are those of ``run.compare``."""
+) -> Iterator[dict[str, Any]]:
+    """Show the progress of a run; yield the options for those functions of ``levelfield.run`` that train."""
     from levelfield import run
     from levelfield.executors import get_executor
 
@@ -268,16 +266,7 @@ def trained(
     with showing_progress(study, location) as progress:
         folder = run.checkpoint_folder(study, location, checkpoint_minutes, out)
         chosen = get_executor(executor, count, folder, ray_address=ray_address) if ray_address else executor
-        return run.compare(
-            study,
-            location,
-            executor=chosen,
-            slots=count,
-            listener=progress,
-            stale=stale,
-            checkpoints=folder,
-            **options,
-        )
+        yield {"executor": chosen, "slots": count, "listener": progress, "stale": stale, "checkpoints": folder}
 
 
 def loaded(study: "Study", location: str) -> "Comparison":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from levelfield.cli.common import (
     print_json,
     slot_count,
     store_name,
-    trained,
+    training,
 )
 from levelfield.errors import DataError, NoStore, UsageError
 
@@ -68,10 +68,11 @@ def compare(
     If options change the study, the report's name says so, and the full study's report.html stays.
     """
     from levelfield.comparison import Comparison
+    from levelfield.run import compare
 
     location = store_name(study, store, out)
-    options: dict[str, Any] = {"seed_inclusions": seed_inclusions, "reruns": reruns, "ray_address": ray_address}
-    results, shortage = trained(study, location, executor, slots, stale, out, checkpoint_minutes, **options)
+    with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
+        results, shortage = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
     _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
@@ -92,13 +93,13 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
-    from levelfield.report.narrative import caveats
+    from levelfield.report.narrative import pool_caveats
+    from levelfield.run import fill
 
     location = store_name(study, store, out)
-    results, shortage = trained(
-        study, location, executor, slots, stale, out, checkpoint_minutes, ray_address=ray_address
-    )
-    _print_status(study, results.states, caveats(results), overrides, as_json)
+    with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
+        states, shortage = fill(study, location, **options)
+    _print_status(study, states, pool_caveats(study, states), overrides, as_json)
     if shortage:
         raise shortage
 

@@ -25,7 +25,7 @@ from levelfield.cli.common import (
     showing_progress,
     slot_count,
     store_name,
-    trained,
+    training,
 )
 from levelfield.errors import SearchExhausted, UsageError
 
@@ -137,9 +137,11 @@ def ladder(
     from levelfield.analysis.protocols import by_protocol, pairs
     from levelfield.comparison import Comparison
     from levelfield.derive.ladder import ladder
+    from levelfield.run import compare
 
     rungs, location = ladder(study), store_name(study, store, out)
-    results, shortage = trained(rungs, location, executor, slots, stale, out)
+    with training(rungs, location, executor, slots, stale, out) as options:
+        results, shortage = compare(rungs, location, **options)
     comparison = Comparison(replace(results, overrides=overrides.settings))
     # The last rung is the study itself: the page is about it.
     top = Comparison(replace(Comparison.load(study, location).results, overrides=overrides.settings))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from levelfield.cli.common import CheckpointMinutes, Json, Out, Slots, Stale, app, on_study, print_json, trained
+from levelfield.cli.common import CheckpointMinutes, Json, Out, Slots, Stale, app, on_study, print_json, training
 
 if TYPE_CHECKING:
     from levelfield.study import Study
@@ -30,7 +30,10 @@ def work(
     Start as many workers as you like, on as many machines as you like; each trial is trained by one of them. A worker
     ends when the study has all the trials that it needs. One that is stopped returns its trials to the others.
     """
-    _, shortage = trained(study, store, "local", slots, stale, out, checkpoint_minutes)
+    from levelfield.run import fill
+
+    with training(study, store, "local", slots, stale, out, checkpoint_minutes) as options:
+        _, shortage = fill(study, store, **options)
     if shortage:
         raise shortage
 

@@ -326,7 +326,7 @@ class Store:
         return self._database.execute(lambda connection: claims.open_points(connection, identities))
 
     def open_below(self, optimizer: str, end: int, besides: Sequence[int] = ()) -> int:
-        """Return how many of the first ``end`` points of an optimizer have no trial yet, of those offered, besides some."""
+        """Return how many of the first ``end`` points of an optimizer have no trial yet, not counting ``besides``."""
         return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end, besides))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
@@ -386,7 +386,8 @@ class Store:
 
         def work(connection: sa.Connection) -> tuple[dict[str, str], Sequence[Any]]:
             names, codes = sorted(self._metrics(connection, optimizer)), self._codes(connection, optimizer)
-            query = sa.select(trials.c.index, trials.c.status, trials.c.provenance, _last(metric, names))
+            origin = trials.c.provenance if any(codes.values()) else sa.literal("")
+            query = sa.select(trials.c.index, trials.c.status, origin, _last(metric, names))
             return codes, connection.execute(
                 query.where(trials.c.optimizer == optimizer).order_by(trials.c.index)
             ).all()
@@ -396,7 +397,7 @@ class Store:
         final = np.frombuffer(b"".join(value or _NO_VALUE for value in values), "<f4")
         try:
             known = [_STATUS[status] for status in statuses]
-            return Ends(np.array(indices, int), known, final, [codes[key] for key in origins])
+            return Ends(np.array(indices, int), known, final, [codes[key] if key else "" for key in origins])
         except KeyError as error:
             raise self._damaged(f"a trial of optimizer {optimizer} (unknown {error})") from None
 
@@ -446,11 +447,13 @@ def _row(optimizer: str, trial: Trial, metrics: list[str], origin: str) -> dict[
 
 def _trial_digest(content: Iterable[Any], metrics: list[str]) -> str:
     """Return a digest of a row, in the order of the table's columns, and of what its curve's values are called."""
-    optimizer, *rest = content
-    # Trials that are set aside keep their digest.
-    parts = [str(optimizer).partition("@")[0], *rest, *metrics]
-    texts = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return hashlib.blake2b(b"\0".join(texts), digest_size=16).hexdigest()
+    optimizer, index, status, seed, hyperparameters, steps, curve, started, seconds, origin = content
+    own = optimizer.partition("@")[0]  # trials that are set aside keep their digest
+    texts = (own, index, status, seed, hyperparameters, started, seconds, origin, *metrics)
+    total = hashlib.blake2b("\0".join(map(str, texts)).encode(), digest_size=16)
+    total.update(steps)
+    total.update(curve)
+    return total.hexdigest()
 
 
 def _digest_of(text: str) -> str:
