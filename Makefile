@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
-.PHONY: demo test test-properties test-slow test-gpu calibration refinement lint lock clean
+.PHONY: demo test test-properties test-slow test-gpu faults calibration refinement lint lock clean
 
 demo: .venv/installed          ## set up and run the main job
 	$(BIN)/levelfield compare
@@ -19,6 +19,9 @@ test-slow: .venv/installed-dev
 
 test-gpu: .venv/installed-dev
 	$(BIN)/python -m pytest -m gpu
+
+faults: .venv/installed-dev    ## 1,000 kills, 200 interruptions and 2,000 damaged stores; takes an hour
+	FAULTS_KILLS=1000 FAULTS_MOMENTS=200 FAULTS_STORES=2000 $(BIN)/python -m pytest tests/faults -s --timeout 7200
 
 calibration: .venv/installed   ## how often claims and intervals are wrong; POOLS=DIR adds other people's trials
 	$(BIN)/python benchmarks/calibration.py $(if $(POOLS),--pools "$(POOLS)")

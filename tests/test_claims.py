@@ -245,7 +245,7 @@ def test_a_second_runner_starts_with_the_optimizer_that_nobody_trains(location: 
 def test_points_that_others_finish_while_they_are_counted_leave_no_gap(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another runner finishes the last point just before it is counted; it is infeasible, so the pool needs one more."""
+    """Another runner finishes the last point just before it is counted. It is infeasible: the pool needs one more."""
     study = make_study(trials=1, pool=1).only(["sgd"])
     counted, elsewhere = store.open_below, FormulaExecutor(lambda *_: float("inf"))
 

@@ -18,7 +18,6 @@ from slow import slow_training
 from stores import Pool, assert_complete, claimed, stored
 
 MOMENTS = int(os.environ.get("FAULTS_MOMENTS", 4))
-ENDINGS = pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 RUN = ("run", "study.toml", "--store", "trials.db", "--slots", "4")
 # A stretch of training takes minutes.
 LONG_STUDY = """
@@ -56,7 +55,7 @@ def test_a_run_can_be_interrupted_while_it_starts(number: int, commands: Command
     assert claimed(str(tmp_path / "trials.db")) == 0
 
 
-@ENDINGS
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_an_interrupted_run_saves_what_is_finished_and_says_how_to_resume(
     ending: signal.Signals, commands: Commands, tmp_path: Path, undisturbed: Pool
 ) -> None:
@@ -95,10 +94,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once(commands: Commands, tmp_path: Path) 
     assert "0/2 feasible, 0 infeasible" in commands.run("status", *RUN[1:4]).out
 
 
-@ENDINGS
-def test_a_run_that_waits_for_a_lock_can_be_interrupted(
-    ending: signal.Signals, commands: Commands, tmp_path: Path, undisturbed: Pool
-) -> None:
+def test_a_run_that_waits_for_a_lock_can_be_interrupted(commands: Commands, tmp_path: Path, undisturbed: Pool) -> None:
     """The trials that it could not save are not counted as saved."""
     location = str(tmp_path / "trials.db")
     runner = commands.fork(*RUN, before=slow_training)
@@ -107,7 +103,7 @@ def test_a_run_that_waits_for_a_lock_can_be_interrupted(
         other.execute("BEGIN IMMEDIATE")
         before = len(stored(location))
         runner.says("trials.db: waiting for the store (database is locked)")
-        runner.send(ending)
+        runner.send(signal.SIGINT)
         assert runner.code(timeout=10) == 130
         assert f"Interrupted; {before} trials of this run are saved" in runner.err.splitlines()[-1]
         assert len(stored(location)) == before

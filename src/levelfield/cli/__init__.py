@@ -49,6 +49,11 @@ def _run() -> int:
             )
         typer.echo(f"levelfield: {message}", err=True)
         return error.exit_code
+    except SystemExit as error:
+        if error.code == _INTERRUPTED:
+            return _INTERRUPTED
+        typer.echo(f"levelfield: the study's code ended the command (SystemExit: {error.code})", err=True)
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("levelfield: interrupted", err=True)
         return _INTERRUPTED

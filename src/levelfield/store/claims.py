@@ -140,6 +140,8 @@ class Runner:
             self._database.write(self._write_renewal)
 
     def _write_renewal(self, connection: sa.Connection) -> None:
+        if self._stopped.is_set():  # it has left meanwhile
+            return
         now = connection.scalar(sa.select(self._database.now))
         row = {
             "id": self._id,

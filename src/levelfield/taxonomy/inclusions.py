@@ -199,7 +199,7 @@ def _check_image(inclusion: Inclusion, witness: Witness, general: Rule) -> None:
     example = inclusion.example
     try:
         image = inclusion.image(example)
-    except Exception as error:  # custom code
+    except (Exception, SystemExit) as error:  # custom code
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"the witness returns no hyperparameters of {general.name} by name ({reason})") from error
     for name in image:

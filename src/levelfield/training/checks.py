@@ -45,7 +45,7 @@ def check_rule(job: Job) -> None:
     batch = _batch_shapes(job.workload, job.batch_size, load_data(job.workload).train)
     try:
         optimizer = one_step(job, batch).optimizer
-    except Exception as error:  # a rule may be custom code
+    except (Exception, SystemExit) as error:  # a rule may be custom code
         raise StudyError(f"rule {job.rule.name} cannot be trained ({_in_one_line(error)})") from error
     if any(jnp.issubdtype(leaf.dtype, jax.dtypes.extended) for leaf in jax.tree.leaves(optimizer)):
         raise StudyError(f"rule {job.rule.name} cannot be trained: its state contains a random key")
@@ -126,11 +126,11 @@ def _shapes_from(workload: Workload, function: str, *arguments: Any) -> Any:
         return jax.eval_shape(getattr(workload, function), *arguments)
     except LevelfieldError:
         raise
-    except Exception as error:  # custom code
+    except (Exception, SystemExit) as error:  # custom code
         raise UsageError(f"workload {workload.name!r}: {function} failed ({_in_one_line(error)})") from error
 
 
-def _in_one_line(error: Exception) -> str:
+def _in_one_line(error: BaseException) -> str:
     """Return the type, message and location of an error in custom code."""
     reason = " ".join(str(error).partition("\n\n")[0].split())
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
