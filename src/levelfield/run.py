@@ -328,6 +328,8 @@ def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> 
         if busy:
             listener.note(f"waiting for {pluralize(busy, 'trial')} that other runners train")
             _wait(work)
+        else:  # there are points, but perhaps none that this study needs and nobody trains
+            interruption.sleep(_SHORTEST_PAUSE)
 
 
 def _wait(work: Work) -> None:

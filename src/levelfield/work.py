@@ -110,7 +110,7 @@ class Work:
         points = self._store.open_points(list(set(self._identities.values()))).values()
         if any(each.free for each in points):
             return 0
-        return sum(each.claimed for each in points) - sum(map(len, self.failures.values()))
+        return max(sum(each.claimed for each in points) - sum(map(len, self.failures.values())), 0)
 
     def left(self) -> int:
         """Return how many points the study still needs that this run can train, or others are training."""
