@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import levelfield as lf
-from levelfield.analysis.results import PoolState
 from levelfield.errors import StoreError
+from levelfield.listener import Best
 from levelfield.pool import PoolCount, pool_window
 from levelfield.run import run
 from levelfield.search import Search
@@ -211,8 +211,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
     class Listener:
         finished = 0
 
-        def begin(self, study: lf.Study, stored: Mapping[str, PoolState]) -> None:
-            heard.append(f"begin {[state.count.feasible for state in stored.values()]}")
+        def begin(self, study: lf.Study, counts: Mapping[str, PoolCount], best: Best) -> None:
+            heard.append(f"begin {[count.feasible for count in counts.values()]} {best()}")
 
         def advance(self, progress: Progress) -> None:
             self.finished += len(progress.finished)
@@ -225,7 +225,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
         def stalled(self, message: str) -> None: ...
 
     run(study, store, executor_of(lambda *_: True, slots=2), Listener())
-    assert heard == ["begin [0, 0]", "begin [5, 5]", "end 10"]
+    first, last = {"sgd": np.nan, "momentum": np.nan}, {"sgd": 1.0, "momentum": 1.0}
+    assert heard == [f"begin [0, 0] {first}", f"begin [5, 5] {last}", "end 10"]
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])

@@ -22,6 +22,7 @@ from levelfield.derive import rerun as rerun_studies
 from levelfield.derive.refine import Refinement
 from levelfield.errors import UnknownName
 from levelfield.executors import Executor
+from levelfield.listener import Listener
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Finding, audit
@@ -207,7 +208,7 @@ def compare(
     *,
     slots: int | None = None,
     executor: str | Executor = "local",
-    listener: run.Listener | None = None,
+    listener: Listener | None = None,
     seed_inclusions: bool = False,
     reruns: int = 0,
     stale: run.Stale | None = None,

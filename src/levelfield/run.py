@@ -9,12 +9,11 @@ import functools
 import math
 import random
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from levelfield.errors import SearchExhausted, StaleTrials, TrialFailed, UsageEr
 from levelfield.executors import Executor, get_executor
 from levelfield.executors.base import hand_out
 from levelfield.formatting import join_words, pluralize
+from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount, pool_window
 from levelfield.store import Store
 from levelfield.study import Study
@@ -36,7 +36,7 @@ from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
-from levelfield.trial import Failure, Point, Progress, Status, Trial
+from levelfield.trial import Failure, Point, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -46,33 +46,6 @@ Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
 _LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
-
-
-class Listener(Protocol):
-    """Is told of a run's progress."""
-
-    def begin(self, study: Study, stored: Mapping[str, PoolState]) -> None:
-        """Hear which study is run, and what the store already has of its pools; again when others have added to it."""
-
-    def advance(self, progress: Progress) -> None: ...
-    def end(self) -> None: ...
-    def note(self, message: str) -> None:
-        """Hear something that the user should know."""
-
-    def stalled(self, message: str) -> None:
-        """Hear that training hangs. This is called from another thread."""
-
-
-class Quiet:
-    """A listener that shows no progress; notes become warnings."""
-
-    def begin(self, study: Study, stored: Mapping[str, PoolState]) -> None: ...
-    def advance(self, progress: Progress) -> None: ...
-    def end(self) -> None: ...
-    def note(self, message: str) -> None:
-        warnings.warn(message, stacklevel=2)
-
-    stalled = note
 
 
 def default_folder(study: Study) -> Path:
@@ -176,15 +149,15 @@ def fill(
     listener: Listener | None = None,
     stale: Stale | None = None,
     checkpoints: CheckpointFolder | None = None,
-) -> tuple[dict[str, PoolState], SearchExhausted | None]:
-    """Run what is missing of a study and return how full its pools are; reads no curves."""
+) -> SearchExhausted | None:
+    """Run what is missing of a study, and read no curves. Returns which pools could not be filled, if any."""
     chosen = prepared(study, executor, slots, checkpoints)
     with opened(study, location) as store:
         shortage = run(study, store, chosen, listener, stale)
         _prune(study, store, checkpoints)
         if stale == "retrain":
             _keep_extra_trials_apart(read_pools(study, store), store)
-        return read_states(study, store), shortage
+        return shortage
 
 
 def _prune(study: Study, store: Store, checkpoints: CheckpointFolder | None) -> None:
@@ -261,6 +234,11 @@ def read_states(study: Study, store: Store) -> dict[str, PoolState]:
     return states
 
 
+def _best_values(study: Study, store: Store) -> dict[str, float]:
+    states = read_states(study, store)
+    return {name: math.nan if state.best is None else state.best for name, state in states.items()}
+
+
 def read_tried(study: Study, store: Store, tries: int) -> Results:
     """Return the results of the first ``tries`` points of each optimizer, feasible or not."""
     stored = {name: _by_index(store, study.identity(name)) for name in study.optimizers}
@@ -294,18 +272,19 @@ def run(
     """
     listener = listener or Quiet()
     settle_code(study, store, stale)
-    listener.begin(study, read_states(study, store))
+    best = functools.partial(_best_values, study, store)
     with interruption.deferred(), store.runner() as runner:
         work = Work(study, store, runner, functools.partial(_provenance, study, executor), tries)
+        listener.begin(study, work.counts(), best)
         _train(study, work, executor, listener)
-    states = read_states(study, store)
-    listener.begin(study, states)  # others may have trained trials, too
+    counts = work.counts()
+    listener.begin(study, counts, best)
     listener.end()
     if failures := [_failures(name, failed) for name, failed in work.failures.items() if failed]:
         raise TrialFailed(
             f"{'; '.join(failures)}; all finished trials are saved in {store.name}, and the next run trains the others"
         ) from work.error
-    shortages = [_shortage(study, name, state.count) for name, state in states.items() if not state.count.full]
+    shortages = [_shortage(study, name, count) for name, count in counts.items() if not count.full]
     return SearchExhausted("; ".join(shortages)) if shortages and tries is None else None
 
 

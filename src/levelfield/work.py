@@ -69,7 +69,7 @@ class Work:
 
     def _offer(self, name: str) -> bool:
         """Offer the points that the pool needs by now to all runners; return whether there are more than before."""
-        end = self._tries if self._tries is not None else self.count(name).wanted
+        end = self._tries if self._tries is not None else self._count(name).wanted
         if end <= self._offered[name]:
             return False
         self._store.check_metrics(self._identities[name], self._metrics)
@@ -94,7 +94,11 @@ class Work:
         """Return whether too many of an optimizer's trials have failed in this run to go on with it."""
         return len(self.failures[name]) >= max(_FAILURES, self._finished[name] / 10)
 
-    def count(self, name: str) -> PoolCount:
+    def counts(self) -> dict[str, PoolCount]:
+        """Return how full each optimizer's pool is."""
+        return {name: self._count(name) for name in self._identities}
+
+    def _count(self, name: str) -> PoolCount:
         return self._store.pool_count(self._identities[name], self._study.pool, self._study.points(name))
 
     def leave(self) -> None:

@@ -216,13 +216,13 @@ def open_store(study: "Study", store: str | None, out: Path | None) -> "Store":
 
 
 @contextlib.contextmanager
-def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
+def showing_progress(study: "Study", store: str, *, reads_best: bool = True) -> "Iterator[RunProgress]":
     """Show the progress of a run; when it is interrupted, say how to resume it."""
     from levelfield import interruption
     from levelfield.cli.progress import RunProgress
     from levelfield.store import without_password
 
-    progress = RunProgress(study, without_password(store))
+    progress = RunProgress(study, without_password(store), reads_best=reads_best)
 
     def interrupted() -> None:
         progress.note(f"levelfield: Interrupted; {progress.saved} Resume with: {_this_command()}")
@@ -257,13 +257,15 @@ def training(
     out: Path | None,
     checkpoint_minutes: float = 5.0,
     ray_address: str | None = None,
+    *,
+    reads_best: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """Show the progress of a run; yield the options for those functions of ``levelfield.run`` that train."""
     from levelfield import run
     from levelfield.executors import get_executor
 
     count = slot_count(slots)
-    with showing_progress(study, location) as progress:
+    with showing_progress(study, location, reads_best=reads_best) as progress:
         folder = run.checkpoint_folder(study, location, checkpoint_minutes, out)
         chosen = get_executor(executor, count, folder, ray_address=ray_address) if ray_address else executor
         yield {"executor": chosen, "slots": count, "listener": progress, "stale": stale, "checkpoints": folder}

@@ -94,11 +94,13 @@ def run(
 ) -> None:
     """Train the missing trials of a study."""
     from levelfield.report.narrative import pool_caveats
-    from levelfield.run import fill
+    from levelfield.run import fill, read_states
 
     location = store_name(study, store, out)
     with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
-        states, shortage = fill(study, location, **options)
+        shortage = fill(study, location, **options)
+    with open_store(study, store, out) as opened:
+        states = read_states(study, opened)
     _print_status(study, states, pool_caveats(study, states), overrides, as_json)
     if shortage:
         raise shortage

@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from levelfield.analysis.results import PoolState
 from levelfield.formatting import format_metric, pluralize
+from levelfield.listener import Best
 from levelfield.pool import PoolCount
 from levelfield.study import Study
 from levelfield.trial import Direction, Progress, Trial
@@ -37,9 +37,12 @@ class _Row:
 class RunProgress:
     """Shows what a run reports. Use it as a context manager around the run."""
 
-    def __init__(self, study: Study, store: str = "the store", console: Console | None = None) -> None:
+    def __init__(
+        self, study: Study, store: str = "the store", console: Console | None = None, *, reads_best: bool = True
+    ) -> None:
         self._study = study
         self._store = store  # its name
+        self._reads_best = reads_best  # whether the best of stored trials is shown, too, not only that of this run
         self._console = console or Console(stderr=True)
         self._rows = {name: _Row() for name in study.optimizers}
         maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
@@ -62,13 +65,14 @@ class RunProgress:
         if self._live:
             self._live.__exit__(*exception)
 
-    def begin(self, study: Study, stored: Mapping[str, PoolState]) -> None:
+    def begin(self, study: Study, counts: Mapping[str, PoolCount], best: Best) -> None:
         if study is not self._study:  # the next round of a refinement, or reruns
             self._study, self._rows = study, {}
-        for optimizer, state in stored.items():
+        values = best() if self._reads_best else {}
+        for optimizer, count in counts.items():
             row = self._rows.setdefault(optimizer, _Row())
-            row.feasible, row.infeasible = state.count.feasible, state.count.infeasible
-            row.best = math.nan if state.best is None else state.best
+            row.feasible, row.infeasible = count.feasible, count.infeasible
+            row.best = values.get(optimizer, row.best)
 
     def advance(self, progress: Progress) -> None:
         optimizer = progress.optimizer

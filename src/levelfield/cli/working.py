@@ -32,8 +32,9 @@ def work(
     """
     from levelfield.run import fill
 
-    with training(study, store, "local", slots, stale, out, checkpoint_minutes) as options:
-        _, shortage = fill(study, store, **options)
+    # Thousands of workers must not all read the whole store.
+    with training(study, store, "local", slots, stale, out, checkpoint_minutes, reads_best=False) as options:
+        shortage = fill(study, store, **options)
     if shortage:
         raise shortage
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from levelfield.errors import MissingRow, NoStore, StoreError
@@ -17,13 +15,12 @@ from levelfield.pool import PoolCount
 from levelfield.store import claims
 from levelfield.store.claims import Open, Runner, Worker
 from levelfield.store.database import Database
+from levelfield.store.rows import Ends, ends_of, last_value, problem_of, row_of, trials_of
 from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, trials
 from levelfield.study import digest
-from levelfield.trial import Curve, Direction, Point, Status, Trial
+from levelfield.trial import Direction, Status, Trial
 
 _CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created or upgraded
-_STATUS = {status.value: status for status in Status}
-_NO_VALUE = np.float32(np.nan).tobytes()
 
 
 @dataclass(frozen=True)
@@ -33,16 +30,6 @@ class Damage:
     what: str
     optimizer: str = ""  # together with the index: the trial that is damaged
     index: int = -1
-
-
-@dataclass(frozen=True, eq=False)
-class Ends:
-    """How the trials of an optimizer ended, by index."""
-
-    index: np.ndarray
-    status: list[Status]
-    final: np.ndarray  # a metric at the last step; NaN if it was not measured
-    code: list[str]  # digest of the custom code of each
 
 
 class Store:
@@ -131,7 +118,7 @@ class Store:
             return
         key = digest(origin)
         known = optimizer, key, frozenset(metrics)
-        rows = [_row(optimizer, trial, sorted(metrics), key) for trial in finished]
+        rows = [row_of(optimizer, trial, sorted(metrics), key) for trial in finished]
         optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
 
         def work(connection: sa.Connection) -> None:
@@ -245,9 +232,9 @@ class Store:
 
         names, codes, rows = self._database.read(work)
         for row in rows:
-            if problem := _problem(row, names, codes):
+            if problem := problem_of(row, names, codes):
                 raise self._damaged(f"trial {row.index} of optimizer {optimizer} ({problem})")
-        return _trials_of(rows, names, codes)
+        return trials_of(rows, names, codes)
 
     def _count_twice(self, connection: sa.Connection, optimizer: str, found: int) -> int:
         """Count an optimizer's trials by another index than the one they were found by, which may have lost some."""
@@ -360,7 +347,7 @@ class Store:
                 found.append(Damage(f"provenance {row.id}"))
         stored: Any
         for stored in connection.execute(self._rows.order_by(trials.c.optimizer, trials.c.index)):
-            if problem := _problem(stored, names.get(stored.optimizer, []), codes):
+            if problem := problem_of(stored, names.get(stored.optimizer, []), codes):
                 what = f"trial {stored.index} of optimizer {stored.optimizer} ({problem})"
                 index = stored.index if isinstance(stored.index, int) else -1
                 found.append(Damage(what, stored.optimizer, index))
@@ -387,17 +374,14 @@ class Store:
         def work(connection: sa.Connection) -> tuple[dict[str, str], Sequence[Any]]:
             names, codes = sorted(self._metrics(connection, optimizer)), self._codes(connection, optimizer)
             origin = trials.c.provenance if any(codes.values()) else sa.literal("")
-            query = sa.select(trials.c.index, trials.c.status, origin, _last(metric, names))
+            query = sa.select(trials.c.index, trials.c.status, origin, last_value(metric, names))
             return codes, connection.execute(
                 query.where(trials.c.optimizer == optimizer).order_by(trials.c.index)
             ).all()
 
         codes, rows = self._database.read(work)
-        indices, statuses, origins, values = zip(*rows, strict=True) if rows else ((), (), (), ())
-        final = np.frombuffer(b"".join(value or _NO_VALUE for value in values), "<f4")
         try:
-            known = [_STATUS[status] for status in statuses]
-            return Ends(np.array(indices, int), known, final, [codes[key] if key else "" for key in origins])
+            return ends_of(rows, codes)
         except KeyError as error:
             raise self._damaged(f"a trial of optimizer {optimizer} (unknown {error})") from None
 
@@ -428,34 +412,6 @@ def _count(connection: sa.Connection, optimizer: str, status: Status, end: int) 
     return connection.scalar(sa.select(sa.func.count()).select_from(trials).where(*window)) or 0
 
 
-def _row(optimizer: str, trial: Trial, metrics: list[str], origin: str) -> dict[str, Any]:
-    curve = np.array([trial.curve.values[name] for name in metrics], "<f4")
-    row = {
-        "optimizer": optimizer,
-        "index": trial.point.index,
-        "status": trial.status.value,
-        "seed": trial.point.seed,
-        "hyperparameters": json.dumps(trial.point.hyperparameters),
-        "steps": np.asarray(trial.curve.steps, "<i8").tobytes(),
-        "curve": curve.tobytes(),
-        "started": trial.started,
-        "seconds": trial.seconds,
-        "provenance": origin,
-    }
-    return row | {"digest": _trial_digest(row.values(), metrics)}
-
-
-def _trial_digest(content: Iterable[Any], metrics: list[str]) -> str:
-    """Return a digest of a row, in the order of the table's columns, and of what its curve's values are called."""
-    optimizer, index, status, seed, hyperparameters, steps, curve, started, seconds, origin = content
-    own = optimizer.partition("@")[0]  # trials that are set aside keep their digest
-    texts = (own, index, status, seed, hyperparameters, started, seconds, origin, *metrics)
-    total = hashlib.blake2b("\0".join(map(str, texts)).encode(), digest_size=16)
-    total.update(steps)
-    total.update(curve)
-    return total.hexdigest()
-
-
 def _digest_of(text: str) -> str:
     try:
         return digest(json.loads(text))
@@ -463,43 +419,5 @@ def _digest_of(text: str) -> str:
         return ""
 
 
-def _problem(row: Any, metrics: list[str], codes: Mapping[str, str]) -> str:
-    """Return what is wrong with a stored trial; "" if it is intact."""
-    if row.digest is not None and row.digest != _trial_digest(row[:-1], sorted(metrics)):
-        return "its content does not match its digest"
-    if row.provenance not in codes:
-        return "its provenance is missing"
-    if row.digest is None:  # nothing tells whether it is what was written, but it must be a trial
-        try:
-            _trials_of([row], metrics, codes)
-        except (ValueError, TypeError, KeyError) as error:
-            return str(error)
-    return ""
-
-
 def _aside(optimizer: str, code: str) -> str:
     return f"{optimizer}@{code}"
-
-
-def _trials_of(rows: Sequence[Any], metrics: list[str], codes: Mapping[str, str]) -> list[Trial]:
-    """Return the trials in rows of the table. Trials that were evaluated at the same steps share them."""
-    places = [(name, sorted(metrics).index(name)) for name in metrics]
-    hyperparameters = json.loads(f"[{','.join(row.hyperparameters for row in rows)}]")  # faster than one by one
-    found: list[Trial] = []
-    shared: dict[bytes, np.ndarray] = {}
-    for row, values in zip(rows, hyperparameters, strict=True):
-        _, index, status, seed, _, steps, curve, started, seconds, origin, _ = row
-        if steps not in shared:
-            shared[steps] = np.frombuffer(steps, "<i8")
-        table = np.frombuffer(curve, "<f4").reshape(len(metrics), len(shared[steps]))
-        content = Curve(shared[steps], {name: table[place] for name, place in places})
-        found.append(Trial(Point(index, values, seed), _STATUS[status], content, started, seconds, codes[origin]))
-    return found
-
-
-def _last(metric: str, metrics: list[str]) -> sa.ColumnElement[Any]:
-    """Return the last value of a metric as bytes: a curve has the metrics one after the other, in four bytes a step."""
-    if metric not in metrics:
-        return sa.null()
-    end = (metrics.index(metric) + 1) * sa.func.length(trials.c.steps) // 2
-    return sa.func.substr(trials.c.curve, end - 3, 4)  # counted from 1
