@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import jax
 
+from levelfield.errors import TrialFailed
+from levelfield.executors.base import Take, hand_out
 from levelfield.executors.local import LocalExecutor, job
 from levelfield.study import Study
 from levelfield.trial import Point, Progress, Trial
@@ -38,13 +40,13 @@ class CombiningExecutor:
 
     def __init__(self, local: LocalExecutor, requests: SimpleQueue[Request | None]) -> None:
         self.trained: list[Trial] = []
-        self.check, self.provenance, self.gradient_scale = local.check, local.provenance, local.gradient_scale
+        self.check, self.gradient_scale = local.check, local.gradient_scale
         self._requests = requests
 
-    def train(self, study: Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Progress]:
-        while points := list(iter(take, None)):
-            trials = self.train_points(study, optimizer, points)
-            yield Progress(trials, trial_steps=sum(int(trial.curve.steps[-1]) for trial in trials))
+    def train(self, study: Study, take: Take) -> Generator[Progress]:
+        while batch := take(study.pool):
+            trials = self.train_points(study, batch.optimizer, batch.points)
+            yield Progress(batch.optimizer, trials, trial_steps=sum(int(trial.curve.steps[-1]) for trial in trials))
 
     def train_points(self, study: Study, optimizer: str, points: Sequence[Point]) -> list[Trial]:
         """Return the trials of these points, in this order."""
@@ -124,6 +126,8 @@ class Dispatcher:
         study = first.study.replace(pool=max(slots, first.study.trials))  # an executor uses no more slots than that
         numbered = (replace(point, index=index) for index, point in enumerate(points))
         trials: dict[int, Trial] = {}
-        for progress in self._executors[slots].train(study, first.optimizer, lambda: next(numbered, None)):
+        for progress in self._executors[slots].train(study, hand_out(first.optimizer, numbered)):
+            if progress.failed:
+                raise progress.error or TrialFailed(progress.failed[0].reason)
             trials |= {trial.point.index: trial for trial in progress.finished}
         return iter([replace(trials[index], point=point) for index, point in enumerate(points)])

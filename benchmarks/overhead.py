@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--steps 200] [--pool 8] [--studies fashion_mini,wilson]
 
 The benchmark wraps the parts of a run to time them: compilation, the executor's segments (training and evaluation), and
-everything in between (store, points, provenance, and progress). Each run starts with an empty store in a temporary
+everything in between (store, points, and progress). Each run starts with an empty store in a temporary
 folder.
 """
 
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ from rich.console import Console
 import levelfield as lf
 from levelfield.cli.progress import RunProgress
 from levelfield.executors import Executor, get_executor
+from levelfield.executors.base import Take
 from levelfield.run import run
 from levelfield.store import Store
-from levelfield.trial import Point
+from levelfield.trial import Progress
 
 
 class Clock:
@@ -72,9 +73,9 @@ class TimedExecutor:
         self._executor, self._clock = executor, clock
         self.segments = 0
 
-    def train(self, study: lf.Study, optimizer: str, take: Callable[[], Point | None]) -> Iterator[Any]:
+    def train(self, study: lf.Study, take: Take) -> Generator[Progress]:
         with self._clock.part("compilation"):
-            segments = iter(self._executor.train(study, optimizer, self._clock.wrap("points", take)))
+            segments = self._executor.train(study, self._clock.wrap("points", take))
         while True:
             with self._clock.part("training"):
                 segment = next(segments, None)
@@ -82,10 +83,6 @@ class TimedExecutor:
                 return
             self.segments += 1
             yield segment
-
-    def provenance(self) -> Mapping[str, Any]:
-        with self._clock.part("provenance"):
-            return self._executor.provenance()
 
 
 class TimedStore(Store):
@@ -96,7 +93,7 @@ class TimedStore(Store):
             setattr(self, name, clock.wrap("store", getattr(self, name)))
 
 
-PARTS = ("store", "points", "provenance", "progress", "rest")
+PARTS = ("store", "points", "progress", "rest")
 
 
 def run_row(study: lf.Study, folder: Path) -> list[str]:

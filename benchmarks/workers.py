@@ -30,7 +30,8 @@ import numpy as np
 
 import levelfield as lf
 from levelfield.executors.base import Take
-from levelfield.run import Quiet, run
+from levelfield.listener import Quiet
+from levelfield.run import run
 from levelfield.store import Store
 from levelfield.trial import Curve, Point, Progress, Status, Trial
 from levelfield.workloads import get_workload
@@ -144,13 +145,14 @@ def main() -> None:
         begun = time.perf_counter()
         for each in processes:
             each.start()
-        previous, stored = 0, 0
+        counts = [(0.0, 0)]  # seconds and trials
         with Store.open(url) as store:
             while any(each.is_alive() for each in processes):
-                time.sleep(10)
-                previous, stored = stored, store.count()
-                print(f"{time.perf_counter() - begun:6.0f} s  {stored:7,} trials  {(stored - previous) / 10:6.0f}/s")
-            elapsed = time.perf_counter() - begun
+                time.sleep(5)
+                counts.append((time.perf_counter() - begun, store.count()))
+                rate = (counts[-1][1] - counts[-2][1]) / (counts[-1][0] - counts[-2][0])
+                print(f"{counts[-1][0]:6.0f} s  {counts[-1][1]:7,} trials  {rate:6.0f}/s", flush=True)
+            elapsed, stored = counts[-1]
             if any(each.exitcode for each in processes):
                 sys.exit("a process failed")
             for name in study.optimizers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,39 @@ def toy(cache_folder: Path, tmp_path: Path) -> Toy:
     toy = Toy()
     lf.register_dataset("toy", lf.Dataset("", toy.write, installed=(tmp_path,)))
     return toy
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster on this machine, to which this process is connected. Tests may add nodes and remove these again.
+
+    Its head has one CPU, and lost nodes are noticed fast.
+    """
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 6}
+    options = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 10**8, "_system_config": checks}
+    environment = {
+        "JAX_COMPILATION_CACHE_DIR": str(REPOSITORY / ".cache/jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)  # of JAX; Ray executes programs at once
+            cluster = Cluster(initialize_head=True, head_node_args=options)
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.fixture(scope="session")

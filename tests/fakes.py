@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -37,11 +37,11 @@ class FormulaExecutor:
 
     def check(self, study: lf.Study) -> None: ...
 
-    def train(self, study: lf.Study, take: Take) -> Iterator[Progress]:
+    def train(self, study: lf.Study, take: Take) -> Generator[Progress]:
         while batch := take(self.slots):
             yield from self._train(study, batch.optimizer, batch.points, take)
 
-    def _train(self, study: lf.Study, optimizer: str, held: list[Point], take: Take) -> Iterator[Progress]:
+    def _train(self, study: lf.Study, optimizer: str, held: list[Point], take: Take) -> Generator[Progress]:
         self.asked.append(optimizer)
         self.started += [(optimizer, point) for point in held]
         while held:

@@ -93,7 +93,7 @@ def test_every_promise_of_security_names_its_test():
     points = promises.split("\n- ")[1:]
     assert len(points) > 8
     for point in points:
-        tests = re.findall(r"`(tests/\w+\.py)`", point)
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", point)
         assert tests, point
         for test in tests:
             assert (REPOSITORY / test).exists(), test

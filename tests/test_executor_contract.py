@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -42,9 +43,17 @@ FACTORIES: dict[str, Callable[[int], Executor]] = {
 FACTORIES["fake"] = fake
 
 
+@pytest.fixture(scope="module")
+def ray_factory(ray_cluster) -> Iterator[Callable[[int], Executor]]:
+    """Workers take seconds to start, so the tests share them: only a new number of slots needs new ones."""
+    cached = functools.lru_cache(maxsize=1)(FACTORIES["ray"])
+    yield cached
+    cached.cache_clear()  # other tests need the CPUs
+
+
 @pytest.fixture(params=FACTORIES)
 def factory(request) -> Callable[[int], Executor]:
-    return FACTORIES[request.param]
+    return request.getfixturevalue("ray_factory") if request.param == "ray" else FACTORIES[request.param]
 
 
 def points(count: int, optimizer: str) -> list[Point]:

@@ -257,7 +257,7 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
     real = local.train
     calls = []
 
-    def failing(compiled: Program, optimizer: str, take: Any) -> Any:
+    def failing(compiled: Program, optimizer: str, take: Any, checkpoints: Any) -> Any:
         calls.append(compiled.slots)
         for number, segment in enumerate(real(compiled, optimizer, take)):
             if compiled.slots > 2 and number == 1:
@@ -275,7 +275,7 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
 
 
 def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
-    def failing(compiled: Program, optimizer: str, take: Any) -> Any:
+    def failing(compiled: Program, optimizer: str, take: Any, checkpoints: Any) -> Any:
         take(1)
         raise jax.errors.JaxRuntimeError(str(Exhausted()))
         yield
@@ -287,7 +287,7 @@ def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
 
 
 def test_another_failure_is_not_mistaken_for_lack_of_memory(monkeypatch):
-    def failing(compiled: Program, optimizer: str, take: Any) -> Any:
+    def failing(compiled: Program, optimizer: str, take: Any, checkpoints: Any) -> Any:
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
         yield
 

@@ -60,7 +60,6 @@ def test_notes_are_shown():
     console = Console(file=io.StringIO(), width=100)
     trial = Trial(Point(0, {}, 0), Status.FEASIBLE, Curve(np.array([4]), {"train_loss": np.array([0.5])}))
     with RunProgress(STUDY, console=console) as progress:
-        progress.begin(STUDY, {"sgd": {}})
         progress.advance(Progress("sgd", [trial], trial_steps=4, seconds=0.1, note="fewer slots"))
     assert progress.finished == 1
     assert "sgd: fewer slots" in console.file.getvalue()

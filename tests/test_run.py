@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import levelfield as lf
 from levelfield.errors import StoreError
+from levelfield.listener import Best
 from levelfield.pool import PoolCount, pool_window
 from levelfield.run import run
 from levelfield.search import Search
@@ -210,8 +211,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
     class Listener:
         finished = 0
 
-        def begin(self, study: lf.Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
-            heard.append(f"begin {stored}")
+        def begin(self, study: lf.Study, counts: Mapping[str, PoolCount], best: Best) -> None:
+            heard.append(f"begin {[count.feasible for count in counts.values()]} {best()}")
 
         def advance(self, progress: Progress) -> None:
             self.finished += len(progress.finished)
@@ -224,7 +225,8 @@ def test_each_finished_trial_is_stored_at_once(store: Store) -> None:
         def stalled(self, message: str) -> None: ...
 
     run(study, store, executor_of(lambda *_: True, slots=2), Listener())
-    assert heard == ["begin {'sgd': {}, 'momentum': {}}", "end 10"]
+    first, last = {"sgd": np.nan, "momentum": np.nan}, {"sgd": 1.0, "momentum": 1.0}
+    assert heard == [f"begin [0, 0] {first}", f"begin [5, 5] {last}", "end 10"]
 
 
 @pytest.mark.parametrize(("pool", "tried"), [(1, 20), (3, 20), (20, 20), (30, 30)])

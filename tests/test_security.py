@@ -132,5 +132,5 @@ def test_serve_only_reads_the_store(study, tmp_path):
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", note)
     assert len(statements) > 5
-    assert {statement.split()[0] for statement in statements} <= {"SELECT", "PRAGMA"}
+    assert {statement.split()[0] for statement in statements} <= {"BEGIN", "SELECT", "PRAGMA"}
     assert (tmp_path / "trials.db").read_bytes() == before

@@ -208,6 +208,14 @@ def test_unit_cube_to_hyperparameters_and_back(table, data):
     np.testing.assert_allclose(space.unit(space.hyperparameters(unit)), unit, atol=1e-11)
 
 
+@pytest.mark.parametrize("choice", [{}, {"one_minus_beta1": {"choice": [0.1, 0.05]}, "epsilon": 1e-8}])
+def test_coordinates_of_many_points_are_those_of_each(choice):
+    space = Space.parse(SPACES[0] | choice)
+    points = [space.hyperparameters(unit) for unit in np.random.default_rng(0).random((20, len(space.free)))]
+    for axis in space:
+        assert axis.coordinates(points) == [axis.coordinate(point) for point in points]
+
+
 @given(tables=st.dictionaries(st.sampled_from("abcdef"), st.one_of(FREE, st.floats(-9, 9))), data=st.data())
 def test_hyperparameters_to_unit_cube_and_back(tables, data):
     space = Space.parse(tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import sqlite3
 import subprocess
@@ -169,6 +170,26 @@ class TestEveryStore:
             store.add("adam", DEFINITION, METRICS, trials, HERE)
             assert store.statuses("adam") == {0: Status.FEASIBLE, 4: Status.INFEASIBLE, 7: Status.FEASIBLE}
             assert all(isinstance(status, Status) for status in store.statuses("adam").values())
+
+    def test_ends_are_those_of_the_trials(self, location: str) -> None:
+        lengths = {3: 1, 0: 3, 7: 2, 5: 0}  # by index, in the order of writing
+        trials = [
+            trial_of(index, status, curve=Curve(np.arange(n) * 10, {name: all_values[name][:n] for name in METRICS}))
+            for (index, n), status in zip(lengths.items(), itertools.cycle(Status))
+            for all_values in [trial_of(index).curve.values]
+        ]
+        with Store.open(location) as store:
+            store.add("sgd", DEFINITION, METRICS, trials[:2], HERE)
+            store.add("sgd", DEFINITION, METRICS, trials[2:], HERE | {"code": "v2"})
+            store.add("adam", DEFINITION, METRICS, [trial_of(1)], HERE)
+            for metric in [*METRICS, "test_loss"]:
+                ends = store.ends("sgd", metric)
+                assert ends.index.tolist() == [0, 3, 5, 7]
+                assert ends.status == [store.statuses("sgd")[index] for index in (0, 3, 5, 7)]
+                finals = [trial.curve.final(metric) for trial in store.trials("sgd")]
+                np.testing.assert_array_equal(ends.final, np.array(finals, np.float32))
+                assert ends.code == ["", "", "v2", "v2"]
+            assert len(store.ends("momentum", "train_loss").index) == 0
 
     def test_equal_provenance_is_stored_once(self, location: str) -> None:
         with Store.open(location) as store:

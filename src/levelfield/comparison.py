@@ -22,6 +22,7 @@ from levelfield.derive import rerun as rerun_studies
 from levelfield.derive.refine import Refinement
 from levelfield.errors import UnknownName
 from levelfield.executors import Executor
+from levelfield.listener import Listener
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Finding, audit
@@ -207,10 +208,11 @@ def compare(
     *,
     slots: int | None = None,
     executor: str | Executor = "local",
-    listener: run.Listener | None = None,
+    listener: Listener | None = None,
     seed_inclusions: bool = False,
     reruns: int = 0,
     stale: run.Stale | None = None,
+    checkpoint_minutes: float = 5.0,
 ) -> Comparison:
     """Run what is missing of a study, then compare its optimizers.
 
@@ -222,6 +224,9 @@ def compare(
 
     If the study's custom code has changed since trials were stored, this raises, unless ``stale`` is "retrain" (train
     them again; the store keeps the old ones apart) or "keep" (count them as they are).
+
+    Trials that train for longer than ``checkpoint_minutes`` are saved so often, in a folder beside the store, and a run
+    that was killed continues with them from there; 0 saves none.
     """
     results, _ = run.compare(
         study,
@@ -232,6 +237,7 @@ def compare(
         seed_inclusions=seed_inclusions,
         reruns=reruns,
         stale=stale,
+        checkpoints=run.checkpoint_folder(study, store, checkpoint_minutes),
     )
     return Comparison(results)
 

@@ -9,16 +9,17 @@ import functools
 import math
 import random
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
+
+import numpy as np
 
 from levelfield import interruption
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.results import Results, outcomes_of
+from levelfield.analysis.results import PoolState, Results, outcomes_of
 from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
@@ -27,13 +28,15 @@ from levelfield.errors import SearchExhausted, StaleTrials, TrialFailed, UsageEr
 from levelfield.executors import Executor, get_executor
 from levelfield.executors.base import hand_out
 from levelfield.formatting import join_words, pluralize
+from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount, pool_window
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
-from levelfield.trial import Failure, Point, Progress, Trial
+from levelfield.training.checkpoints import CheckpointFolder
+from levelfield.trial import Failure, Point, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -41,35 +44,8 @@ from levelfield.workloads import get_workload
 
 Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
-_LONGEST_WAIT = 30.0  # seconds between two looks for runners that have died
+_LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
-
-
-class Listener(Protocol):
-    """Is told of a run's progress."""
-
-    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
-        """Hear which study is run, and which trials of its optimizers the store already has."""
-
-    def advance(self, progress: Progress) -> None: ...
-    def end(self) -> None: ...
-    def note(self, message: str) -> None:
-        """Hear something that the user should know."""
-
-    def stalled(self, message: str) -> None:
-        """Hear that training hangs. This is called from another thread."""
-
-
-class Quiet:
-    """A listener that shows no progress; notes become warnings."""
-
-    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None: ...
-    def advance(self, progress: Progress) -> None: ...
-    def end(self) -> None: ...
-    def note(self, message: str) -> None:
-        warnings.warn(message, stacklevel=2)
-
-    stalled = note
 
 
 def default_folder(study: Study) -> Path:
@@ -87,9 +63,31 @@ def opened(study: Study, location: Location | None, *, create: bool = True) -> I
         yield store
 
 
-def prepared(study: Study, executor: str | Executor = "local", slots: int | None = None) -> Executor:
+def checkpoint_folder(
+    study: Study, location: Location | None = None, minutes: float = 5.0, out: Path | None = None
+) -> CheckpointFolder | None:
+    """Return where a study's trials in flight are saved: beside a store in a file, or else in the study's folder.
+
+    They are saved after so many minutes of training; 0 saves none.
+    """
+    if not 0 <= minutes < math.inf:
+        raise UsageError(f"checkpoint_minutes = {minutes:g}: expected a number of at least 0")
+    folder = out or default_folder(study)
+    name = location.name if isinstance(location, Store) else str(location or folder / "trials.db")
+    file = name.removeprefix("sqlite:///")
+    beside = "://" not in file and file not in ("", ":memory:")
+    path = Path(file).with_suffix(".checkpoints") if beside else folder / "checkpoints"
+    return CheckpointFolder(path, 60 * minutes) if minutes else None
+
+
+def prepared(
+    study: Study,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    checkpoints: CheckpointFolder | None = None,
+) -> Executor:
     """Return an executor that can train the study. Everything that can be refused is refused here."""
-    chosen = get_executor(executor, slots) if isinstance(executor, str) else executor
+    chosen = get_executor(executor, slots, checkpoints) if isinstance(executor, str) else executor
     chosen.check(study)
     if registered_inclusions():
         from levelfield.taxonomy.verify import check_registered
@@ -121,14 +119,16 @@ def compare(
     seed_inclusions: bool = False,
     reruns: int = 0,
     stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
     if reruns < 0:
         raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
-    chosen = prepared(study, executor, slots)
+    chosen = prepared(study, executor, slots, checkpoints)
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
         results = read_pools(study, store)
+        _prune(study, store, checkpoints)
         if stale == "retrain":
             _keep_extra_trials_apart(results, store)
         if seed_inclusions:
@@ -138,6 +138,33 @@ def compare(
             shortages.append(run(rerun_study(results, best, reruns), store, chosen, listener, stale))
         shortage = "; ".join(str(error) for error in shortages if error)
         return _with_extra_trials(results, store), SearchExhausted(shortage) if shortage else None
+
+
+def fill(
+    study: Study,
+    location: Location | None = None,
+    *,
+    executor: str | Executor = "local",
+    slots: int | None = None,
+    listener: Listener | None = None,
+    stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
+) -> SearchExhausted | None:
+    """Run what is missing of a study, and read no curves. Returns which pools could not be filled, if any."""
+    chosen = prepared(study, executor, slots, checkpoints)
+    with opened(study, location) as store:
+        shortage = run(study, store, chosen, listener, stale)
+        _prune(study, store, checkpoints)
+        if stale == "retrain":
+            _keep_extra_trials_apart(read_pools(study, store), store)
+        return shortage
+
+
+def _prune(study: Study, store: Store, checkpoints: CheckpointFolder | None) -> None:
+    """Remove the checkpoints of trials that have finished."""
+    if checkpoints and checkpoints.path.exists():
+        for name in study.optimizers:
+            checkpoints.prune(study.identity(name), store.statuses(study.identity(name)))
 
 
 def rerun(
@@ -151,6 +178,7 @@ def rerun(
     slots: int | None = None,
     listener: Listener | None = None,
     stale: Stale | None = None,
+    checkpoints: CheckpointFolder | None = None,
 ) -> tuple[Results, SearchExhausted | None]:
     """Train each optimizer's best trial by ``select``, or the one at an index, again with new seeds.
 
@@ -158,11 +186,11 @@ def rerun(
     """
     with opened(study, location, create=False) as store:
         if stale == "retrain" and _stale_counts(study, store):
-            run(study, store, prepared(study, executor, slots), listener, stale)
+            run(study, store, prepared(study, executor, slots, checkpoints), listener, stale)
         settle_code(study, store, stale)
         results = read_pools(study, store).at(select=select)
         again = rerun_study(results, seeds=seeds, index=index)
-        shortage = run(again, store, prepared(again, executor, slots), listener, stale)
+        shortage = run(again, store, prepared(again, executor, slots, checkpoints), listener, stale)
         return replace(results, reruns=read_pools(again, store).outcomes), shortage
 
 
@@ -188,6 +216,27 @@ def read_pools(study: Study, store: Store) -> Results:
         trials[name] = [stored[index] for index in window if index in stored]
         provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
     return Results.of(study, trials, provenance)
+
+
+def read_states(study: Study, store: Store) -> dict[str, PoolState]:
+    """Return how full each optimizer's pool is, and its best final value, without reading the curves."""
+    sign = get_workload(study.workload).metrics[study.select].sign
+    states = {}
+    for name in study.optimizers:
+        ends = store.ends(study.identity(name), study.select)
+        statuses = dict(zip(ends.index.tolist(), ends.status, strict=True))
+        inside = ends.index < len(pool_window(statuses, study.pool))
+        feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
+        count = PoolCount.of(statuses, study.pool, study.points(name))
+        values = sign * ends.final[feasible & np.isfinite(ends.final)]
+        best = float(sign * values.min()) if len(values) else None
+        states[name] = PoolState(count, best, [code for code, here in zip(ends.code, inside, strict=True) if here])
+    return states
+
+
+def _best_values(study: Study, store: Store) -> dict[str, float]:
+    states = read_states(study, store)
+    return {name: math.nan if state.best is None else state.best for name, state in states.items()}
 
 
 def read_tried(study: Study, store: Store, tries: int) -> Results:
@@ -223,11 +272,13 @@ def run(
     """
     listener = listener or Quiet()
     settle_code(study, store, stale)
-    listener.begin(study, {name: _by_index(store, study.identity(name)) for name in study.optimizers})
+    best = functools.partial(_best_values, study, store)
     with interruption.deferred(), store.runner() as runner:
         work = Work(study, store, runner, functools.partial(_provenance, study, executor), tries)
+        listener.begin(study, work.counts(), best)
         _train(study, work, executor, listener)
-        counts = {name: work.count(name) for name in study.optimizers}
+    counts = work.counts()
+    listener.begin(study, counts, best)
     listener.end()
     if failures := [_failures(name, failed) for name, failed in work.failures.items() if failed]:
         raise TrialFailed(
@@ -244,20 +295,34 @@ def _by_index(store: Store, identity: str) -> dict[int, Trial]:
 def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> None:
     """Train what is missing, together with other runners, until the study has what it needs."""
     while True:
-        with Watchdog(functools.partial(_stalled, work, listener)) as watchdog:
-            for progress in executor.train(study, work.take):
+        watchdog = Watchdog(functools.partial(_stalled, work, listener))
+        with watchdog, closing(executor.train(study, work.take)) as stretches:
+            for progress in stretches:
                 work.record(progress)
                 watchdog.reset()
                 listener.advance(progress)
                 interruption.check()
-        if not (left := work.left()):
+        if not (busy := work.trained_by_others()) and not work.left():
             return
-        listener.note(f"waiting for {pluralize(left, 'trial')} that other runners train")
-        begun = time.monotonic()
-        while (waited := time.monotonic() - begun) < _LONGEST_WAIT:
-            interruption.sleep(random.uniform(0.5, 1.5) * min(_SHORTEST_PAUSE + waited / 10, _LONGEST_PAUSE))
-            if not work.others_are_busy():
-                break
+        if busy:
+            listener.note(f"waiting for {pluralize(busy, 'trial')} that other runners train")
+            _wait(work)
+        else:  # there are points, but perhaps none that this study needs and nobody trains
+            interruption.sleep(_SHORTEST_PAUSE)
+
+
+def _wait(work: Work) -> None:
+    """Wait until others have finished, or have left points to this run; look now and then for runners that have died.
+
+    Many runners may be waiting, so they ask the store rarely, and not all at once.
+    """
+    begun = looked = time.monotonic()
+    while work.trained_by_others():
+        waited = time.monotonic() - begun
+        interruption.sleep(random.uniform(0.5, 1.5) * min(_SHORTEST_PAUSE + waited / 10, _LONGEST_PAUSE))
+        if time.monotonic() - looked > _LOOK_FOR_DEAD:
+            looked = time.monotonic()
+            work.free_abandoned()
 
 
 def _stalled(work: Work, listener: Listener, message: str) -> None:

@@ -275,6 +275,13 @@ class Axis:
             return round(ratio) if isinstance(self.dimension, Integer) else ratio
         return value
 
+    def coordinates(self, points: Sequence[Mapping[str, Value]]) -> list[Value]:
+        """Return the coordinate of each point; faster than one by one."""
+        if self.divisor or (self.one_minus and isinstance(self.dimension, Fixed | Choice)):
+            return [self.coordinate(point) for point in points]
+        values = [point[self.name] for point in points]
+        return [1.0 - float(value) for value in values] if self.one_minus else values
+
     def holds(self, hyperparameters: Mapping[str, Value]) -> bool:
         """Return whether these hyperparameters lie in the axis's range, up to rounding errors."""
         if isinstance(self.dimension, Fixed | Choice):

@@ -122,3 +122,4 @@ class Progress:
     provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, device and precision of the finished trials
     note: str = ""  # something the user should know; mostly empty
     error: BaseException | None = None  # what made trials fail, where it is at hand
+    resumed_steps: int = 0  # trained before this run, of trials that now continue from a checkpoint

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import atexit
 import hashlib
 import importlib
 import importlib.util
+import shutil
 import sys
+import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -71,6 +74,30 @@ def code_digest(file: str) -> str:
     folder, digests = Path(file).parent, _loaded.get(file) or _running.get(file) or _digests(Path(file))
     parts = sorted((str(Path(name).relative_to(folder)), digest) for name, digest in digests.items())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def code_files(file: str) -> dict[str, bytes]:
+    """Return the content of a code file and of the modules next to it that it imports, by path in its folder."""
+    if not Path(file).is_file():
+        raise StudyError(f"code = {file!r}: no such file; other machines need it")
+    folder, names = Path(file).parent, _loaded.get(file) or _digests(Path(file))
+    return {str(Path(name).relative_to(folder)): Path(name).read_bytes() for name in names if Path(name).is_file()}
+
+
+def place_code(file: str, files: Mapping[str, bytes]) -> str:
+    """Return where a code file of another machine can be run; ``files`` is what ``code_files`` returned there.
+
+    That is its own place if the same files lie there, or else a temporary folder.
+    """
+    here = {name: Path(file).parent / name for name in files}
+    if all(path.is_file() and path.read_bytes() == files[name] for name, path in here.items()):
+        return file
+    folder = Path(tempfile.mkdtemp(prefix="levelfield-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return str(folder / Path(file).name)
 
 
 def is_other_version(code: str, current: str) -> bool:

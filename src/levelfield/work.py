@@ -69,7 +69,7 @@ class Work:
 
     def _offer(self, name: str) -> bool:
         """Offer the points that the pool needs by now to all runners; return whether there are more than before."""
-        end = self._tries if self._tries is not None else self.count(name).wanted
+        end = self._tries if self._tries is not None else self._count(name).wanted
         if end <= self._offered[name]:
             return False
         self._store.check_metrics(self._identities[name], self._metrics)
@@ -94,21 +94,31 @@ class Work:
         """Return whether too many of an optimizer's trials have failed in this run to go on with it."""
         return len(self.failures[name]) >= max(_FAILURES, self._finished[name] / 10)
 
-    def count(self, name: str) -> PoolCount:
+    def counts(self) -> dict[str, PoolCount]:
+        """Return how full each optimizer's pool is."""
+        return {name: self._count(name) for name in self._identities}
+
+    def _count(self, name: str) -> PoolCount:
         return self._store.pool_count(self._identities[name], self._study.pool, self._study.points(name))
 
     def leave(self) -> None:
         """Return all points to the other runners, because this one is not going to finish them."""
         self._runner.leave()
 
-    def others_are_busy(self) -> bool:
-        """Return whether others are training points of the study, and none is free."""
-        points = self._store.open_points(list(self._identities.values())).values()
-        return any(each.claimed for each in points) and not any(each.free for each in points)
+    def free_abandoned(self) -> None:
+        """Free the points of runners that have died."""
+        self._runner.free_abandoned()
+
+    def trained_by_others(self) -> int:
+        """Return how many points of the study others are training; 0 if there are free ones for this run."""
+        points = self._store.open_points(list(set(self._identities.values()))).values()
+        if any(each.free for each in points):
+            return 0
+        return max(sum(each.claimed for each in points) - sum(map(len, self.failures.values())), 0)
 
     def left(self) -> int:
         """Return how many points the study still needs that this run can train, or others are training."""
-        self._runner.free_abandoned()
+        self.free_abandoned()
         return sum(self._left(name) for name in self._identities if not self.gave_up(name))
 
     def _left(self, name: str) -> int:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,16 +64,30 @@ def weights(values: Sequence[float] | np.ndarray, k: int, replacement: bool = Tr
     if values.ndim != 1:
         raise ValueError(f"values of shape {values.shape}: expected a one-dimensional list")
     check_k(k)
-    drawn = ~np.isnan(values)
-    n = int(drawn.sum())
-    probabilities = np.zeros(len(values))
-    if n:
-        # Tied trials take the ranks first … last: each gets an equal share of what these ranks weigh together.
-        ordered, chance = np.sort(values[drawn]), later(n, k, replacement)
-        first = np.searchsorted(ordered, values[drawn], side="left")
-        last = np.searchsorted(ordered, values[drawn], side="right")
-        probabilities[drawn] = (chance[first] - chance[last]) / (last - first)
-    return probabilities
+    return Ties.of(values).weights(k, replacement)
+
+
+class Ties(NamedTuple):
+    """Which ranks values take: from ``first`` to before ``last``, more than one if they are tied."""
+
+    drawn: np.ndarray  # whether a value is drawn at all
+    first: np.ndarray  # of those that are
+    last: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Ties:
+        drawn = ~np.isnan(values)
+        ordered = np.sort(values[drawn])
+        first, last = (np.searchsorted(ordered, values[drawn], side) for side in ("left", "right"))
+        return cls(drawn, first, last)
+
+    def weights(self, k: int, replacement: bool = True) -> np.ndarray:
+        """Return the probability of each value to be the best of k; tied ones share equally what their ranks weigh."""
+        probabilities = np.zeros(len(self.drawn))
+        if n := len(self.first):
+            chance = later(n, k, replacement)
+            probabilities[self.drawn] = (chance[self.first] - chance[self.last]) / (self.last - self.first)
+        return probabilities
 
 
 def check_k(k: int) -> None:

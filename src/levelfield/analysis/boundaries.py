@@ -6,6 +6,7 @@ it can be tested and repeated.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ from levelfield.analysis.range_tests import (
     parabola,
     slopes,
 )
-from levelfield.analysis.ranges import Place, limits, proposed_range
+from levelfield.analysis.ranges import Place, as_numbers, closed_ends, proposed_range
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_number, format_range, join_words
 from levelfield.hyperparameters import Hyperparameter
@@ -163,12 +164,22 @@ def boundaries(
 
     ``beyond`` are trials of optimizers from wider spaces that contain the study's.
     """
+    if beyond is not None:
+        return _judge(results, results.k(k), beyond)
+    return list(_judged(results, results.k(k)))
+
+
+@functools.lru_cache(maxsize=4)  # audit, sentences and page all ask for the verdicts
+def _judged(results: Results, k: int) -> tuple[Boundary, ...]:
+    return tuple(_judge(results, k, {}))
+
+
+def _judge(results: Results, k: int, beyond: Mapping[str, Sequence[Trial]]) -> list[Boundary]:
     study, verdicts = results.study, []
     for name, outcome in results.outcomes.items():
         axes = tuple(study.optimizer(name).space)
         domains = [study.domain(name, axis.name) for axis in axes]
-        outside = (beyond or {}).get(name, ())
-        verdicts += judge_axes(outcome, axes, domains, results.k(k), results.trials[name], outside)
+        verdicts += judge_axes(outcome, axes, domains, k, results.trials[name], beyond.get(name, ()))
     return verdicts
 
 
@@ -224,7 +235,8 @@ def _progress(outcome: Outcome, trial: Trial) -> float:
 
 
 def _pool(axes: Sequence[Axis], trials: Sequence[Trial], values: np.ndarray, by_loss: bool = False) -> Pool:
-    coordinates = {axis: [axis.coordinate(trial.point.hyperparameters) for trial in trials] for axis in axes}
+    points = [trial.point.hyperparameters for trial in trials]
+    coordinates = {axis: axis.coordinates(points) for axis in axes}
     units = {
         axis.key: np.array([axis.dimension.unit(at) for at in coordinates[axis]], float)
         for axis in axes
@@ -243,7 +255,7 @@ def _judge_range(
     unit = np.clip(np.nan_to_num(pool.units[axis.key], nan=0.5), 0.0, 1.0)
     lower, upper = float(chances[unit < BORDER].sum()), float(chances[unit > 1 - BORDER].sum())
     ends = tuple(axis.dimension.value(float(end(unit[pool.good]))) for end in (np.min, np.max))
-    ended = _ended(axis, domain)
+    ended = closed_ends(axis, domain)
     fit, center = parabola(unit, pool.values), float(np.median(unit[pool.good]))
     sides = edges(unit, center, adjusted(pool, axis.key))
     place = outside.place(ended)
@@ -381,8 +393,8 @@ def _beyond(axis: Axis, trials: Sequence[Trial], wider: Pool) -> _Beyond:
 
 def _side(axis: Axis, coordinate: Value) -> int:
     """Return −1 if a value lies below the range, 1 if above, 0 otherwise."""
-    numbers = _numbers(axis.dimension.ends)
-    if not numbers or not _numbers([coordinate]):
+    numbers = as_numbers(axis.dimension.ends)
+    if not numbers or not as_numbers([coordinate]):
         return 0
     low, high, at = min(numbers), max(numbers), float(coordinate)
     margin = _ROUNDING * max(abs(low), abs(high)) if low <= 0 else 0.0
@@ -409,21 +421,6 @@ def _compared(side: np.ndarray, within: np.ndarray) -> _Side:
         is_better=bool(better > Z_2_5 and stats.hypergeom.sf(beyond - 1, *drawn) < 0.025),
         is_worse=bool(worse > Z_5 and stats.hypergeom.cdf(beyond, *drawn) < 0.25),
     )
-
-
-def _ended(axis: Axis, domain: Hyperparameter) -> tuple[bool, bool]:
-    """Return whether the hyperparameter can take no value below, and none above the range."""
-    numbers = _numbers(axis.dimension.ends)
-    if not numbers:
-        return True, True
-    lowest, highest = limits(axis, domain)
-    return min(numbers) <= lowest * (1 + _ROUNDING), max(numbers) >= highest * (1 - _ROUNDING)
-
-
-def _numbers(values: Sequence[Value]) -> list[float]:
-    """Return the values if all are numbers."""
-    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    return [float(value) for value in values] if is_number else []
 
 
 def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
@@ -467,12 +464,12 @@ def _judge_choice(
     values: Sequence[Value] = axis.dimension.ends
     if isinstance(axis.dimension, Integer):
         values = range(axis.dimension.low, axis.dimension.high + 1)
-    coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
+    coordinates = axis.coordinates([trial.point.hyperparameters for trial in trials])
     share = {value: sum(p for p, at in zip(chances, coordinates, strict=True) if at == value) for value in values}
     winner = max(values, key=lambda value: share[value])
-    numbers = _numbers(values)
+    numbers = as_numbers(values)
     lower, upper = (float(share[end(values)]) if numbers else math.nan for end in (min, max))
-    place = outside.place(_ended(axis, domain)) if numbers else None
+    place = outside.place(closed_ends(axis, domain)) if numbers else None
     by_beyond = place is not None
     # P(at least as many of the good trials have the winning value by chance), for any of the values
     feasible = np.flatnonzero(np.isfinite(pool.values))

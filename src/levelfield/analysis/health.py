@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -48,13 +49,18 @@ class Check:
 
 def health(results: Results, k: int | None = None) -> list[Check]:
     """Check the search of every optimizer."""
+    return list(_answers(results, results.k(k)))
+
+
+@functools.lru_cache(maxsize=4)  # sentences and page both ask for the answers
+def _answers(results: Results, k: int) -> tuple[Check, ...]:
     study = results.study
     answers: list[Check] = []
     for name, outcome in results.outcomes.items():
         more = "Give the grid more points" if results.count(name).exhausted else "Run a larger pool"
         axes, trials = study.optimizer(name).space.free, results.trials[name]
-        answers += checks(outcome, trials, axes, results.k(k), results.reruns.get(name), more)
-    return answers
+        answers += checks(outcome, trials, axes, k, results.reruns.get(name), more)
+    return tuple(answers)
 
 
 def checks(
@@ -100,11 +106,11 @@ def _where_infeasible(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
         return ""
     best, description = _APART, ""
     for axis in axes:
-        coordinates = [axis.coordinate(trial.point.hyperparameters) for trial in trials]
-        if any(isinstance(coordinate, bool | str) for coordinate in coordinates):
+        coordinates = axis.coordinates([trial.point.hyperparameters for trial in trials])
+        if {bool, str} & set(map(type, coordinates)):
             continue
         values = np.array(coordinates, float)
-        above = np.mean(np.sign(values[infeasible][:, None] - values[~infeasible][None]) / 2 + 0.5)
+        above = _share_above(values[infeasible], values[~infeasible])
         if max(above, 1 - above) > best:
             best = max(above, 1 - above)
             # The median, but always one of the values: a choice has nothing in between.
@@ -112,6 +118,13 @@ def _where_infeasible(trials: Sequence[Trial], axes: Sequence[Axis]) -> str:
             side = "above" if above > 0.5 else "below"
             description = f", half of them at {axis.key} = {format_number(middle)} or {side}"
     return description
+
+
+def _share_above(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """Return the share of pairs in which our value is above theirs; equal ones count half."""
+    ordered = np.sort(theirs)
+    ranks = np.searchsorted(ordered, ours, "left") + np.searchsorted(ordered, ours, "right")
+    return float(np.mean(ranks / (2 * len(theirs))))
 
 
 def _check_search(outcome: Outcome, ranked: np.ndarray, k: int, more: str) -> Iterator[Check]:

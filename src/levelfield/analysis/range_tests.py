@@ -122,6 +122,17 @@ class Pool:
     better: np.ndarray  # indices of the trials among which a slope is looked for
 
     @cached_property
+    def ranks(self) -> np.ndarray:
+        from scipy import stats
+
+        return np.asarray(stats.rankdata(self.values))
+
+    @cached_property
+    def adjusted(self) -> dict[tuple[str, ...], np.ndarray]:
+        """What ``adjusted`` has returned: a verdict asks for the same several times."""
+        return {}
+
+    @cached_property
     def others(self) -> np.ndarray:
         return np.setdiff1d(np.arange(len(self.values)), self.good)
 
@@ -134,7 +145,7 @@ class Pool:
         rest = n - 6
         if rest < _FEWEST_RESTS:
             return set()
-        ranks, limit = stats.rankdata(self.values), stats.t.isf(_INTERACTS / 2, rest)
+        ranks, limit = self.ranks, stats.t.isf(_INTERACTS / 2, rest)
         known = [key for key, unit in self.units.items() if np.isfinite(unit).all()]
         for one, other in itertools.combinations(known, 2):
             u, v = self.units[one] - 0.5, self.units[other] - 0.5
@@ -236,10 +247,10 @@ def _other_terms(pool: Pool, keys: Sequence[str]) -> np.ndarray:
 
 def adjusted(pool: Pool, *keys: str) -> np.ndarray:
     """Return what the other axes do not explain of the values' ranks, so that they do not hide these axes' effect."""
-    from scipy import stats
-
-    ranks, terms = stats.rankdata(pool.values), _other_terms(pool, keys)
-    return np.asarray(np.round(ranks - terms @ np.linalg.lstsq(terms, ranks)[0], 9))
+    if keys not in pool.adjusted:
+        terms = _other_terms(pool, keys)
+        pool.adjusted[keys] = np.round(pool.ranks - terms @ np.linalg.lstsq(terms, pool.ranks)[0], 9)
+    return pool.adjusted[keys]
 
 
 def is_visible(pool: Pool, key: str, unit: np.ndarray) -> bool:

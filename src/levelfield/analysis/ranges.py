@@ -12,6 +12,7 @@ from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimen
 
 _DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
 _TINY = 1e-30  # stands for "above 0"
+_ROUNDING = 1e-9
 
 
 class Place(StrEnum):
@@ -86,6 +87,21 @@ def limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:
         return _TINY, math.inf
     positive = isinstance(axis.dimension, Log) or (domain.open and domain.low >= 0)
     return max(domain.low, _TINY) if positive else domain.low, domain.high
+
+
+def closed_ends(axis: Axis, domain: Hyperparameter) -> tuple[bool, bool]:
+    """Return whether the hyperparameter can take no value below, and none above the range."""
+    ends = as_numbers(axis.dimension.ends)
+    if not ends:
+        return True, True
+    lowest, highest = limits(axis, domain)
+    return min(ends) <= lowest * (1 + _ROUNDING), max(ends) >= highest * (1 - _ROUNDING)
+
+
+def as_numbers(values: Sequence[Value]) -> list[float]:
+    """Return the values if all are numbers."""
+    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return [float(value) for value in values] if is_number else []
 
 
 def _longer_choice(axis: Axis, domain: Hyperparameter, place: Place) -> Dimension | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from levelfield.analysis.best_of import check_k
+from levelfield.analysis.curves import Curves
 from levelfield.analysis.intervals import PairTest, compare_pairs
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import rank_probabilities, settles
@@ -36,6 +37,15 @@ class Followed:
     def as_dict(self, metric: str) -> dict[str, Any]:
         names = {"special": self.special, "general": self.general, "metric": metric}
         return names | {"followed": self.followed.curve.final(metric), "seeded": self.trial.curve.final(metric)}
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """How full an optimizer's pool is, and what its trials are."""
+
+    count: PoolCount
+    best: float | None  # final value of the selection metric; None if no trial has a finite one
+    codes: Sequence[str]  # digest of the custom code of each trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +75,7 @@ class Results:
     @property
     def title(self) -> str:
         """The study's name, and what was changed in it."""
-        changes = [f"{setting} = {value}" for setting, value in self.overrides.items()]
-        return f"{self.study.name} with {', '.join(changes)}" if changes else self.study.name
+        return titled(self.study, self.overrides)
 
     def outcome(self, optimizer: str) -> Outcome:
         if optimizer not in self.outcomes:
@@ -81,13 +90,14 @@ class Results:
         if k is not None:
             check_k(k)
             return k
-        tried = [self.count(name) for name in self.outcomes]
-        exhausted = [count.feasible for count in tried if count.exhausted and count.feasible]
-        return min([self.study.trials, *exhausted])
+        return default_k(self.study, [self.count(name) for name in self.outcomes])
 
     def beats(self, ours: str, theirs: str, k: int | None = None) -> float:
         """Return P(one optimizer's best of k is strictly better than the other's)."""
-        return self.outcome(ours).beats(self.outcome(theirs), self.k(k))
+        asked = ours, theirs, self.k(k)
+        if asked not in self._win_rates:
+            self._win_rates[asked] = self.outcome(ours).beats(self.outcome(theirs), self.k(k))
+        return self._win_rates[asked]
 
     def comparable(self, k: int | None = None) -> list[str]:
         """Return the optimizers with at least k feasible trials and a finite selection metric among them."""
@@ -114,6 +124,11 @@ class Results:
     def separated(self, k: int | None = None) -> list[tuple[str, str]]:
         """Return the pairs (better, worse) that the trials tell apart at k trials each."""
         return [(test.better, test.worse) for test in self.pair_tests(k) if test.separated]
+
+    @functools.cached_property
+    def _win_rates(self) -> dict[tuple[str, str, int], float]:
+        """Cache of what ``beats`` returns: sentences, audit and figures ask for the same."""
+        return {}
 
     @functools.cached_property
     def _pair_tests(self) -> dict[tuple[int, str], list[PairTest]]:
@@ -159,6 +174,18 @@ class Results:
     @property
     def complete(self) -> bool:
         return all(self.count(name).full for name in self.outcomes)
+
+    @functools.cached_property
+    def states(self) -> dict[str, PoolState]:
+        """How full each optimizer's pool is, and its best final value."""
+        return {
+            name: PoolState(
+                self.count(name),
+                outcome.best_trial.curve.final(self.study.select) if outcome.best_trial else None,
+                [trial.code for trial in self.trials[name]],
+            )
+            for name, outcome in self.outcomes.items()
+        }
 
     @property
     def gradient_scale(self) -> float | None:
@@ -224,6 +251,17 @@ class Results:
         )
 
 
+def titled(study: Study, overrides: Mapping[str, str]) -> str:
+    """Return a study's name, and what was changed in it."""
+    changes = [f"{setting} = {value}" for setting, value in overrides.items()]
+    return f"{study.name} with {', '.join(changes)}" if changes else study.name
+
+
+def default_k(study: Study, pools: Iterable[PoolCount]) -> int:
+    """Return the study's K, or the number of feasible points of a grid that has fewer."""
+    return min([study.trials, *(count.feasible for count in pools if count.exhausted and count.feasible)])
+
+
 def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Outcome]:
     """Return the outcome of each optimizer from the trials of its pool, including infeasible ones."""
     metrics = dict(get_workload(study.workload).metrics)
@@ -239,4 +277,4 @@ def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str
 
 def with_cost(outcome: Outcome, tried: Sequence[Trial]) -> Outcome:
     """Return the outcome with the trial-steps of all trials that were run, up to its ``step``."""
-    return replace(outcome, spent=sum(map(outcome.last, tried)))
+    return replace(outcome, spent=int(Curves(tried).last(outcome.step).sum()))

@@ -1,5 +1,6 @@
 """The commands, each a few lines over the library. Results go to stdout, progress and errors to stderr."""
 
+import gc
 import sys
 from typing import Any
 
@@ -19,6 +20,7 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run a command and exit with its code."""
+    gc.set_threshold(100_000, 50, 50)  # a large store is 100,000 trials; by default, a tenth of the time goes into this
     with lasting_streams():
         code = _run()
         if problem := unwritten_results():

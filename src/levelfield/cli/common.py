@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from levelfield.analysis.results import Results
     from levelfield.cli.progress import RunProgress
     from levelfield.comparison import Comparison
-    from levelfield.errors import SearchExhausted
     from levelfield.store import Store
     from levelfield.study import Study
 
@@ -89,7 +88,14 @@ WithoutReplacement = Annotated[
     ),
 ]
 Slots = Annotated[str, typer.Option(metavar="auto|n", help="Number of trials to train side by side.")]
-Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials.")]
+Executor = Annotated[str, typer.Option(metavar="NAME", help="The executor that trains the trials: local or ray.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="The cluster of --executor ray: auto, host:port, or ray://host:port.  [default: one on this machine]",
+    ),
+]
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -102,6 +108,12 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for result
 Stale = Annotated[
     Literal["retrain", "keep"] | None,
     typer.Option(help="If the study's code has changed: train the old trials again, or keep them."),
+]
+CheckpointMinutes = Annotated[
+    float,
+    typer.Option(
+        metavar="M", min=0, help="Save trials in flight every M minutes, to continue them after a crash; 0: never."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
@@ -204,13 +216,13 @@ def open_store(study: "Study", store: str | None, out: Path | None) -> "Store":
 
 
 @contextlib.contextmanager
-def showing_progress(study: "Study", store: str) -> "Iterator[RunProgress]":
+def showing_progress(study: "Study", store: str, *, reads_best: bool = True) -> "Iterator[RunProgress]":
     """Show the progress of a run; when it is interrupted, say how to resume it."""
     from levelfield import interruption
     from levelfield.cli.progress import RunProgress
     from levelfield.store import without_password
 
-    progress = RunProgress(study, without_password(store))
+    progress = RunProgress(study, without_password(store), reads_best=reads_best)
 
     def interrupted() -> None:
         progress.note(f"levelfield: Interrupted; {progress.saved} Resume with: {_this_command()}")
@@ -235,16 +247,28 @@ def _this_command() -> str:
     return shlex.join(["levelfield", *arguments]) + hint
 
 
-def trained(
-    study: "Study", location: str, executor: str, slots: str, stale: "Stale", **options: Any
-) -> "tuple[Results, SearchExhausted | None]":
-    """Train what is missing of a study and show the progress; ``options`` are those of ``run.compare``."""
+@contextlib.contextmanager
+def training(
+    study: "Study",
+    location: str,
+    executor: str,
+    slots: str,
+    stale: "Stale",
+    out: Path | None,
+    checkpoint_minutes: float = 5.0,
+    ray_address: str | None = None,
+    *,
+    reads_best: bool = True,
+) -> Iterator[dict[str, Any]]:
+    """Show the progress of a run; yield the options for those functions of ``levelfield.run`` that train."""
     from levelfield import run
+    from levelfield.executors import get_executor
 
-    with showing_progress(study, location) as progress:
-        return run.compare(
-            study, location, executor=executor, slots=slot_count(slots), listener=progress, stale=stale, **options
-        )
+    count = slot_count(slots)
+    with showing_progress(study, location, reads_best=reads_best) as progress:
+        folder = run.checkpoint_folder(study, location, checkpoint_minutes, out)
+        chosen = get_executor(executor, count, folder, ray_address=ray_address) if ray_address else executor
+        yield {"executor": chosen, "slots": count, "listener": progress, "stale": stale, "checkpoints": folder}
 
 
 def loaded(study: "Study", location: str) -> "Comparison":

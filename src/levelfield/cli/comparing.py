@@ -2,19 +2,21 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from levelfield.cli.common import (
+    CheckpointMinutes,
     Executor,
     Json,
     Out,
     Overrides,
+    RayAddress,
     Slots,
     Stale,
     StoreOption,
@@ -23,17 +25,17 @@ from levelfield.cli.common import (
     loaded,
     on_study,
     open_store,
-    print_caveats,
     print_json,
     slot_count,
     store_name,
-    trained,
+    training,
 )
 from levelfield.errors import DataError, NoStore, UsageError
 
 if TYPE_CHECKING:
-    from levelfield.analysis.results import Results
+    from levelfield.analysis.results import PoolState
     from levelfield.comparison import Comparison
+    from levelfield.store import Worker
     from levelfield.study import Study
 
 
@@ -44,6 +46,7 @@ def compare(
     overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
+    ray_address: RayAddress = None,
     store: StoreOption = None,
     out: Out = None,
     seed_inclusions: Annotated[
@@ -57,6 +60,7 @@ def compare(
         int, typer.Option(metavar="n", min=0, help="Also train the best trials again with this many new seeds.")
     ] = 0,
     stale: Stale = None,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
 ) -> None:
     """Train the missing trials, print the comparison, and write report.html.
@@ -64,9 +68,11 @@ def compare(
     If options change the study, the report's name says so, and the full study's report.html stays.
     """
     from levelfield.comparison import Comparison
+    from levelfield.run import compare
 
     location = store_name(study, store, out)
-    results, shortage = trained(study, location, executor, slots, stale, seed_inclusions=seed_inclusions, reruns=reruns)
+    with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
+        results, shortage = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
     _show(Comparison(results), overrides, out, as_json)
     if shortage:
         raise shortage
@@ -79,14 +85,23 @@ def run(
     overrides: Overrides,
     slots: Slots = "auto",
     executor: Executor = "local",
+    ray_address: RayAddress = None,
     store: StoreOption = None,
     out: Out = None,
     stale: Stale = None,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
-    results, shortage = trained(study, store_name(study, store, out), executor, slots, stale)
-    _print_status(results, overrides, as_json)
+    from levelfield.report.narrative import pool_caveats
+    from levelfield.run import fill, read_states
+
+    location = store_name(study, store, out)
+    with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
+        shortage = fill(study, location, **options)
+    with open_store(study, store, out) as opened:
+        states = read_states(study, opened)
+    _print_status(study, states, pool_caveats(study, states), overrides, as_json)
     if shortage:
         raise shortage
 
@@ -101,11 +116,15 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how many trials of each optimizer are done."""
-    from levelfield.run import read_pools
+    from levelfield.report.narrative import pool_caveats
+    from levelfield.run import read_states
 
     with open_store(study, store, out) as opened:
-        results = read_pools(study, opened)
-    _print_status(results, overrides, as_json)
+        states = read_states(study, opened)
+        identities = {study.identity(name): name for name in study.optimizers}
+        workers = opened.workers(list(identities))
+    shown = [replace(each, points={identities[key]: n for key, n in each.points.items()}) for each in workers]
+    _print_status(study, states, pool_caveats(study, states), overrides, as_json, shown)
 
 
 @app.command()
@@ -259,58 +278,70 @@ def export(
 ) -> None:
     """Write the stored trials of a study to a Parquet or CSV file."""
     from levelfield.export import check_format, write_trials
-    from levelfield.run import read_pools
+    from levelfield.report.narrative import pool_caveats
+    from levelfield.run import read_states
 
     check_format(output)
     if os.path.lexists(output) and not force:
         raise UsageError(f"{output} exists; choose another name with -o, or add --force to overwrite it")
     with open_store(study, store, out) as opened:
-        print_caveats(read_pools(study, opened), apart=True)
+        for sentence in pool_caveats(study, read_states(study, opened)):
+            typer.echo(sentence, err=True)
         rows = write_trials(study, opened, output, curves=curves)
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
 
 
-def _print_status(results: "Results", overrides: Overrides, as_json: bool) -> None:
-    from levelfield.formatting import MISSING, format_metric, join_words
-    from levelfield.report.narrative import caveats
+def _print_status(
+    study: "Study",
+    pools: "Mapping[str, PoolState]",
+    caveats: list[str],
+    overrides: Overrides,
+    as_json: bool,
+    workers: "Sequence[Worker]" = (),
+) -> None:
+    from levelfield.analysis.results import titled
+    from levelfield.formatting import MISSING, format_duration, format_metric, join_words, pluralize
 
-    study = results.study
-    rows: list[dict[str, Any]] = []
-    for name, outcome in results.outcomes.items():
-        count, best = results.count(name), outcome.best_trial
-        rows.append(
-            {
-                "optimizer": name,
-                "feasible": count.feasible,
-                "pool": count.n,
-                "infeasible": count.infeasible,
-                "best": best.curve.final(study.select) if best else None,
-            }
-        )
+    complete = all(pool.count.full for pool in pools.values())
+    rows = [
+        {
+            "optimizer": name,
+            "feasible": pool.count.feasible,
+            "pool": pool.count.n,
+            "infeasible": pool.count.infeasible,
+            "best": pool.best,
+        }
+        for name, pool in pools.items()
+    ]
     if as_json:
         return print_json(
             {
                 "study": study.name,
                 "overrides": overrides.settings,
-                "complete": results.complete,
-                "caveats": caveats(results),
+                "complete": complete,
+                "caveats": caveats,
                 "optimizers": rows,
+                "workers": [asdict(worker) for worker in workers],
             }
         )
-    print_caveats(results)
+    for sentence in caveats:
+        typer.echo(sentence)
     if overrides.settings:
-        typer.echo(replace(results, overrides=overrides.settings).title)
-    width = max(14, *(len(row["optimizer"]) for row in rows))
-    for row in rows:
-        best_shown = MISSING if row["best"] is None else format_metric(study.select, row["best"])
+        typer.echo(titled(study, overrides.settings))
+    width = max(14, *map(len, pools))
+    for name, pool in pools.items():
+        best = MISSING if pool.best is None else format_metric(study.select, pool.best)
         typer.echo(
-            f"{row['optimizer']:<{width}} {row['feasible']}/{row['pool']} feasible, {row['infeasible']} infeasible, "
-            f"best {study.select} {best_shown}"
+            f"{name:<{width}} {pool.count.feasible}/{pool.count.n} feasible, {pool.count.infeasible} infeasible, "
+            f"best {study.select} {best}"
         )
-    if given_up := [name for name in results.outcomes if results.count(name).given_up]:
+    for worker in workers:
+        trials = join_words([f"{pluralize(count, 'trial')} of {name}" for name, count in worker.points.items()])
+        typer.echo(f"{worker.host} (process {worker.pid}) is training {trials}, for {format_duration(worker.running)}")
+    if given_up := [name for name, pool in pools.items() if pool.count.given_up]:
         typer.echo(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
     else:
-        typer.echo("complete" if results.complete else "incomplete; 'levelfield run' continues it")
+        typer.echo("complete" if complete else "incomplete; 'levelfield run' continues it")
 
 
 def _beside(name: str, study: "Study", store: str | None) -> "Comparison":

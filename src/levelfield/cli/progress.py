@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from levelfield.formatting import format_metric, pluralize
-from levelfield.pool import PoolCount, pool_window
+from levelfield.listener import Best
+from levelfield.pool import PoolCount
 from levelfield.study import Study
 from levelfield.trial import Direction, Progress, Trial
 from levelfield.workloads import get_workload
@@ -36,9 +37,12 @@ class _Row:
 class RunProgress:
     """Shows what a run reports. Use it as a context manager around the run."""
 
-    def __init__(self, study: Study, store: str = "the store", console: Console | None = None) -> None:
+    def __init__(
+        self, study: Study, store: str = "the store", console: Console | None = None, *, reads_best: bool = True
+    ) -> None:
         self._study = study
         self._store = store  # its name
+        self._reads_best = reads_best  # whether the best of stored trials is shown, too, not only that of this run
         self._console = console or Console(stderr=True)
         self._rows = {name: _Row() for name in study.optimizers}
         maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
@@ -61,15 +65,14 @@ class RunProgress:
         if self._live:
             self._live.__exit__(*exception)
 
-    def begin(self, study: Study, stored: Mapping[str, Mapping[int, Trial]]) -> None:
+    def begin(self, study: Study, counts: Mapping[str, PoolCount], best: Best) -> None:
         if study is not self._study:  # the next round of a refinement, or reruns
-            self._study, self._rows = study, {name: _Row() for name in study.optimizers}
-        for optimizer, trials in stored.items():
-            self._rows[optimizer] = row = _Row()
-            window = pool_window({index: trial.status for index, trial in trials.items()}, study.pool)
-            for index in window:
-                if index in trials:
-                    self._count(row, trials[index])
+            self._study, self._rows = study, {}
+        values = best() if self._reads_best else {}
+        for optimizer, count in counts.items():
+            row = self._rows.setdefault(optimizer, _Row())
+            row.feasible, row.infeasible = count.feasible, count.infeasible
+            row.best = values.get(optimizer, row.best)
 
     def advance(self, progress: Progress) -> None:
         optimizer = progress.optimizer
@@ -78,7 +81,8 @@ class RunProgress:
             self.note(f"{optimizer}: {progress.note}")
         row.running, row.trained = progress.running, True
         self._trial_steps += progress.trial_steps
-        self._unfinished_steps += progress.trial_steps - sum(int(trial.curve.steps[-1]) for trial in progress.finished)
+        self._unfinished_steps += progress.trial_steps + progress.resumed_steps
+        self._unfinished_steps -= sum(int(trial.curve.steps[-1]) for trial in progress.finished)
         self._training += progress.seconds
         for trial in progress.finished:
             self.finished += 1

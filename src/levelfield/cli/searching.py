@@ -25,7 +25,7 @@ from levelfield.cli.common import (
     showing_progress,
     slot_count,
     store_name,
-    trained,
+    training,
 )
 from levelfield.errors import SearchExhausted, UsageError
 
@@ -105,7 +105,7 @@ def _refine_in_rounds(
 
     refinements: list[Refinement] = []
     with showing_progress(study, store) as progress:
-        chosen = run.prepared(study, executor, slot_count(slots))
+        chosen = run.prepared(study, executor, slot_count(slots), run.checkpoint_folder(study, store))
         with run.opened(study, store) as opened:
             try:
                 for refinement in run.refine_in_rounds(study, rounds, opened, chosen, progress, stale):
@@ -137,9 +137,11 @@ def ladder(
     from levelfield.analysis.protocols import by_protocol, pairs
     from levelfield.comparison import Comparison
     from levelfield.derive.ladder import ladder
+    from levelfield.run import compare
 
     rungs, location = ladder(study), store_name(study, store, out)
-    results, shortage = trained(rungs, location, executor, slots, stale)
+    with training(rungs, location, executor, slots, stale, out) as options:
+        results, shortage = compare(rungs, location, **options)
     comparison = Comparison(replace(results, overrides=overrides.settings))
     # The last rung is the study itself: the page is about it.
     top = Comparison(replace(Comparison.load(study, location).results, overrides=overrides.settings))
@@ -209,6 +211,7 @@ def rerun(
             slots=slot_count(slots),
             listener=progress,
             stale=stale,
+            checkpoints=run.checkpoint_folder(study, location, out=out),
         )
     print_caveats(results, apart=as_json)
     if as_json:
@@ -275,9 +278,16 @@ def _print_refinement(refinement: "Refinement", quiet: bool, number: int = 0) ->
 
 
 def _write_new(path: Path, text: str) -> None:
+    from levelfield.files import replacing
+
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        path.open("x").close()  # takes the name, so that no other process can
+        try:
+            with replacing(path) as temporary:
+                temporary.write_text(text, "utf-8")
+        except BaseException:
+            path.unlink()
+            raise
     except FileExistsError:
         raise UsageError(f"{path} exists; choose another name with -o, because a study is never overwritten") from None
     except OSError as error:

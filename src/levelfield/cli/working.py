@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from levelfield.cli.common import Json, Slots, Stale, app, on_study, print_json, trained
+from levelfield.cli.common import CheckpointMinutes, Json, Out, Slots, Stale, app, on_study, print_json, training
 
 if TYPE_CHECKING:
     from levelfield.study import Study
@@ -21,6 +21,8 @@ def work(
         str, typer.Option("--store", metavar="URL", help="The store that the workers share: a postgresql:// URL.")
     ],
     slots: Slots = "auto",
+    out: Out = None,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     stale: Stale = None,
 ) -> None:
     """Train a study's missing trials together with other workers on the same store.
@@ -28,7 +30,11 @@ def work(
     Start as many workers as you like, on as many machines as you like; each trial is trained by one of them. A worker
     ends when the study has all the trials that it needs. One that is stopped returns its trials to the others.
     """
-    _, shortage = trained(study, store, "local", slots, stale)
+    from levelfield.run import fill
+
+    # Thousands of workers must not all read the whole store.
+    with training(study, store, "local", slots, stale, out, checkpoint_minutes, reads_best=False) as options:
+        shortage = fill(study, store, **options)
     if shortage:
         raise shortage
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import Protocol
 
@@ -44,7 +44,7 @@ class Executor(Protocol):
     def check(self, study: Study) -> None:
         """Raise a UsageError if the study cannot be trained here, before anything is written."""
 
-    def train(self, study: Study, take: Take) -> Iterator[Progress]:
+    def train(self, study: Study, take: Take) -> Generator[Progress]:
         """Train the points that ``take`` hands out, and report as they advance."""
 
     def gradient_scale(self, study: Study) -> float | None:

@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -18,7 +18,8 @@ import jax
 from levelfield.errors import OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Take, hand_out
 from levelfield.search import Search
-from levelfield.study import Study
+from levelfield.study import Study, digest
+from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.program import Job, Program, program, use_every_core
@@ -30,13 +31,13 @@ from levelfield.workloads import get_workload
 
 
 class LocalExecutor:
-    """Trains many trials side by side on this machine's devices."""
+    """Trains many trials side by side on this machine's devices, and saves those in flight if there is a folder."""
 
-    def __init__(self, slots: int | None = None) -> None:
+    def __init__(self, slots: int | None = None, checkpoints: CheckpointFolder | None = None) -> None:
         if slots is not None and slots < 1:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
         use_every_core()
-        self._slots = slots
+        self._slots, self._folder = slots, checkpoints
         self._scales: dict[str, float] = {}
 
     def check(self, study: Study) -> None:
@@ -51,7 +52,7 @@ class LocalExecutor:
                 except StudyError as error:
                     raise StudyError(f"optimizers.{name}: {error}") from error
 
-    def train(self, study: Study, take: Take) -> Iterator[Progress]:
+    def train(self, study: Study, take: Take) -> Generator[Progress]:
         """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
         while batch := take(self._count(study)):
             in_flight = {point.index: point for point in batch.points}
@@ -63,7 +64,7 @@ class LocalExecutor:
                 failed = [Failure(point, failure_line(error)) for point in in_flight.values()]
                 yield Progress(batch.optimizer, failed=failed, error=error)
 
-    def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Iterator[Progress]:
+    def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:
         """Train an optimizer's points, those in flight first, until none is left; keep track of those in flight."""
         slots, waiting = self._count(study), list(in_flight.values())
 
@@ -82,7 +83,8 @@ class LocalExecutor:
                     yield Progress(optimizer, running=len(in_flight), note=note)
                     slots = fitting
                     continue
-                for progress in train(compiled, optimizer, next_points):
+                checkpoints = self._checkpoints(study, optimizer, compiled)
+                for progress in train(compiled, optimizer, next_points, checkpoints):
                     for point in [trial.point for trial in progress.finished] + [point for point, _ in progress.failed]:
                         del in_flight[point.index]
                     yield replace(progress, provenance=self._provenance)
@@ -99,6 +101,14 @@ class LocalExecutor:
                 note = f"out of memory with {slots} slots; continuing with {_halved(slots)}"
                 yield Progress(optimizer, running=len(in_flight), note=note)
                 slots = _halved(slots)
+
+    def _checkpoints(self, study: Study, optimizer: str, compiled: Program) -> Checkpoints | None:
+        if self._folder is None:
+            return None
+        here = {key: value for key, value in self._provenance.items() if key not in ("versions", "platform")}
+        origin = {"code": study.code_version(optimizer)} | self._provenance["versions"] | here
+        origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
+        return Checkpoints(self._folder, study.identity(optimizer), origin)
 
     def _count(self, study: Study) -> int:
         """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.

@@ -21,6 +21,7 @@ from levelfield.trial import Direction, Trial
 
 Rows = list[dict[str, Any]]
 SPAN = 2.0  # trials that end beyond this many times the median do not stretch an axis
+MOST_DRAWN = 2_000  # trials of an optimizer; nobody can tell more points apart
 DRAWN_DIGITS = 7  # of a number in a chart; a float32 has no more, and the noise beyond would become ticks of an axis
 
 
@@ -118,6 +119,20 @@ def axis_coordinate(axis: Axis, trial: Trial) -> Any:
     if not charts.is_choice(axis):
         return short_number(value)
     return axis.dimension.ends.index(value) if value in axis.dimension.ends else None
+
+
+def best_positions(outcome: Outcome, trials: Sequence[Trial]) -> list[int]:
+    """Return where the best trial by each metric stands among the trials of a pool, infeasible ones included."""
+    pool = np.flatnonzero([trial.feasible for trial in trials])
+    ranked = (outcome.ranked(metric) for metric in outcome.metrics)
+    return sorted({int(pool[values.argmin()]) for values in ranked if np.isfinite(values).any()})
+
+
+def drawn_positions(outcome: Outcome, trials: Sequence[Trial]) -> list[int]:
+    """Return which trials of a pool are drawn: all, or the first ones, which lie everywhere, and the best."""
+    if len(trials) <= MOST_DRAWN:
+        return list(range(len(trials)))
+    return sorted({*range(MOST_DRAWN), *best_positions(outcome, trials)})
 
 
 def is_maximized(outcome: Outcome, metric: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +13,9 @@ import numpy as np
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import health
 from levelfield.analysis.intervals import LEVEL, TIED, Interval, PairTest, needed_trials
+from levelfield.analysis.outcomes import held_out_metric
 from levelfield.analysis.reruns import reruns
-from levelfield.analysis.results import Results
+from levelfield.analysis.results import PoolState, Results, default_k
 from levelfield.formatting import (
     format_count,
     format_ends,
@@ -86,16 +88,22 @@ def _left_out(results: Results, name: str) -> str:
 
 def caveats(results: Results) -> list[str]:
     """Return what a reader must know before anything else."""
-    study, lines = results.study, []
+    return pool_caveats(results.study, results.states, _code_of_extra_trials(results))
+
+
+def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: Sequence[str] = ()) -> list[str]:
+    """Return what a reader must know about a study's pools before anything else."""
+    lines = []
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
-    lines += code_sentences(results)
-    if not study.replacement and any(len(outcome.pool) == results.k() for outcome in results.outcomes.values()):
+    lines += [*_code_of_pools(study, pools), *code_sentences]
+    counts = [pool.count for pool in pools.values()]
+    if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
         lines.append(
             "With K = N and no replacement, there is only one way to draw K trials; ranges and win rates show no luck."
         )
     if study.select.startswith("test_"):
-        held_out = next(iter(results.outcomes.values())).held_out_metric
+        held_out = held_out_metric(study.select, get_workload(study.workload).metrics)
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
@@ -103,22 +111,35 @@ def caveats(results: Results) -> list[str]:
 
 def code_sentences(results: Results) -> list[str]:
     """Say which trials were trained with another version of the study's custom code than the current one."""
-    study, outdated, mixed = results.study, [], []
+    return [*_code_of_pools(results.study, results.states), *_code_of_extra_trials(results)]
+
+
+def _code_of_pools(study: Study, pools: Mapping[str, PoolState]) -> list[str]:
+    outdated, mixed = [], []
     file = Path(study.code or "").name
-    for name, trials in results.trials.items():
+    for name, pool in pools.items():
         current = study.code_version(name)
-        codes = [trial.code or current for trial in trials]
-        old, versions = sum(is_other_version(code, current) for code in codes), len(set(codes))
-        if old == len(trials) and versions == 1:
+        codes: Counter[str] = Counter()
+        for code, number in Counter(pool.codes).items():
+            codes[code or current] += number
+        old, tried = sum(n for code, n in codes.items() if is_other_version(code, current)), len(pool.codes)
+        if old == tried and len(codes) == 1:
             outdated.append(name)
         elif old:
             mixed.append(
-                f"{old} of {len(trials)} trials of {name} were trained with a different version of {file} than the "
-                f"current one; its results mix {versions} versions, which may not be comparable."
+                f"{old} of {tried} trials of {name} were trained with a different version of {file} than the "
+                f"current one; its results mix {len(codes)} versions, which may not be comparable."
             )
     if outdated:
         names = join_words(outdated)
         mixed.insert(0, f"All trials of {names} were trained with a different version of {file} than the current one.")
+    return mixed
+
+
+def _code_of_extra_trials(results: Results) -> list[str]:
+    """Say which reruns and followed trials were trained with another version than the trials they repeat."""
+    study, mixed = results.study, []
+    file = Path(study.code or "").name
     for name, outcome in results.reruns.items():
         best = results.outcome(name).best_trial
         if study.code_version(name) and best and any(is_other_version(run.code, best.code) for run in outcome.pool):

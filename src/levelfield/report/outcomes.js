@@ -76,16 +76,26 @@ function outcomeOf(data, asked, trials, number) {
     /** The hyperparameters of the best trial. */
     bestHyperparameters() {
       const best = ranked.reduce((best, value, i) => (value < (best < 0 ? Infinity : ranked[best]) ? i : best), -1);
-      return best < 0 ? "" : trials.hyperparameters[pool[best]];
+      return best < 0 ? "" : trials.hyperparameters[pool[best]] ?? coordinatesText(trials, pool[best]);
     },
   };
 }
+
+/** Where a trial lies in the search space, for one of so many that the page does not have its hyperparameters. */
+const coordinatesText = ({ axes, coordinates }, i) => axes.map(({ title, choices }, axis) => {
+  const at = coordinates[axis][i];
+  return `${title} ${choices ? choices[at] : formatGeneral(at, CONSTANTS.metricDigits)}`;
+}).join(", ");
+
+/** Whether a trial is one of those that charts show. */
+const isDrawn = (trials, i) => i < CONSTANTS.mostDrawn || i in trials.hyperparameters;
 
 /** A range is [low, high], or the numbers of choices. */
 function isInside(trials, axis, i, range) {
   const at = trials.coordinates[axis][i];
   if (trials.axes[axis].choices) return range.includes(at);
-  const slack = 0.5 * 10 ** (1 - CONSTANTS.coordinateDigits) * Math.abs(at);  // coordinates are rounded
+  const digits = trials.coordinateDigits ?? CONSTANTS.coordinateDigits;
+  const slack = 0.5 * 10 ** (1 - digits) * Math.abs(at);  // coordinates are rounded
   return at >= range[0] - slack && at <= range[1] + slack;
 }
 
@@ -145,9 +155,28 @@ function remembered(compute) {
   };
 }
 
-/** Numbers that JSON has no notation for, and float32s as they were. */
-function decoded(data) {
+/** Numbers that JSON has no notation for, float32s as they were, and columns that are compressed. */
+async function decoded(data) {
   const number = value => ({ null: NaN, inf: Infinity, "-inf": -Infinity }[value] ?? Math.fround(value));
-  for (const optimizer of data.optimizers) optimizer.finals = optimizer.finals.map(column => column.map(number));
+  for (const optimizer of data.optimizers) {
+    if (!Array.isArray(optimizer.trial)) await decompress(optimizer);
+    optimizer.finals = optimizer.finals.map(column => column.map(number));
+  }
   return { ...data, figures: new Map(data.figures) };
+}
+
+/** Replaces the compressed columns of an optimizer by their numbers; what is missing is null, as in JSON. */
+async function decompress(optimizer) {
+  const column = async content => (await numbersOf(content)).map(value => (Number.isNaN(value) ? null : value));
+  for (const name of ["trial", "feasible", "last", "reached"]) optimizer[name] = await column(optimizer[name]);
+  for (const name of ["finals", "coordinates"]) optimizer[name] = await Promise.all(optimizer[name].map(column));
+}
+
+/** The counterpart of compressed. */
+async function numbersOf({ size, planes, data }) {
+  const packed = Uint8Array.from(atob(data), character => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const content = new Uint8Array(await new Response(stream).arrayBuffer()), count = content.length / size;
+  const bytes = planes ? content.map((_, i) => content[(i % size) * count + Math.floor(i / size)]) : content;
+  return Array.from(new { 4: Float32Array, 8: Float64Array }[size](bytes.buffer));
 }

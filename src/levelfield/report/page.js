@@ -6,8 +6,8 @@ const RANGE_DIGITS = 3;
 const POLLING = 2000, RESTING = 120, SLICE = 12;  // milliseconds
 
 class Page {
-  constructor(asked = {}) {
-    const data = this.data = decoded(JSON.parse(select("#data").textContent));
+  constructor(data, asked = {}) {
+    this.data = data;
     this.asked = { ...this.defaults(), ...asked };
     this.charts = selectAll("[data-panel]").map(place => new Chart(place, data.panels[place.dataset.panel], this));
     this.sections = selectAll("[data-figure]").filter(section => LIVE.has(section.dataset.figure))
@@ -189,14 +189,16 @@ async function follow() {
       select("#layout").replaceWith(select("#layout", fresh));
       select("#data").textContent = select("#data", fresh).textContent;
       window.page.stop();
-      window.page = new Page(window.page.asked);
+      window.page = new Page(await pageData(), window.page.asked);
     } catch {
       select("#offline").hidden = false;
     }
   }
 }
 
-window.page = new Page();
+const pageData = () => decoded(JSON.parse(select("#data").textContent));
+
+window.page = new Page(await pageData());
 window.addEventListener("beforeprint", () => {
   selectAll("main details").forEach(details => { details.open = true; });
   window.page.showAll();

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -18,6 +16,7 @@ from levelfield.analysis.health import Check, health
 from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
+from levelfield.files import replacing
 from levelfield.formatting import (
     MISSING,
     format_count,
@@ -56,11 +55,8 @@ def write_report(results: Results, path: Path, protocols: Sequence[Results] = ()
 def write_page(page: str, path: Path) -> Path:
     """Write a page. A reader never sees half of it."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            file.write(page)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        with replacing(path) as temporary:
+            temporary.write_text(page, "utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror})") from None
     return path
@@ -74,7 +70,8 @@ def write_figures(results: Results, folder: Path, protocols: Sequence[Results] =
 
     def write(name: str, content: bytes) -> None:
         paths.append(folder / name)
-        paths[-1].write_bytes(content)
+        with replacing(paths[-1]) as temporary:
+            temporary.write_bytes(content)
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from levelfield.analysis.best_of import HIGH, LOW, TOLERANCE
+from levelfield.analysis.curves import Curves
 from levelfield.analysis.intervals import (
     FEWEST_PERMUTATIONS,
     LEVEL,
@@ -19,6 +20,7 @@ from levelfield.analysis.intervals import (
     SIGNIFICANCE,
     TIED,
 )
+from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.permutation import ENOUGH, HASH_MULTIPLIERS, NEGLIGIBLE, PERMUTATIONS
 from levelfield.analysis.results import Results
 from levelfield.formatting import (
@@ -32,8 +34,20 @@ from levelfield.formatting import (
 )
 from levelfield.report import charts
 from levelfield.report.columns import reported_metric
-from levelfield.report.figure import DRAWN_DIGITS, Figure, Panel, axis_coordinate, is_maximized, packed, short_number
+from levelfield.report.compression import ROUNDED_DIGITS, compressed, rounded
+from levelfield.report.figure import (
+    DRAWN_DIGITS,
+    MOST_DRAWN,
+    Figure,
+    Panel,
+    axis_coordinate,
+    best_positions,
+    is_maximized,
+    packed,
+    short_number,
+)
 from levelfield.space import Axis
+from levelfield.trial import Trial
 
 CONSTANTS = {
     "low": LOW,
@@ -51,6 +65,7 @@ CONSTANTS = {
     "negligible": NEGLIGIBLE,
     "multipliers": HASH_MULTIPLIERS,
     "drawnDigits": DRAWN_DIGITS,
+    "mostDrawn": MOST_DRAWN,
     "coordinateDigits": charts.COORDINATE_DIGITS,
     "shareDecimals": SHARE_DECIMALS,
     "metricDigits": METRIC_DIGITS,
@@ -109,6 +124,8 @@ def _optimizer(results: Results, name: str, metrics: Sequence[str]) -> dict[str,
     """Return an optimizer's trials, column by column."""
     outcome, trials = results.outcome(name), results.trials[name]
     axes = results.study.optimizer(name).space.free
+    if len(trials) > MOST_DRAWN:
+        return _many_trials(outcome, trials, axes, metrics)
     steps = iter(outcome.steps if outcome.target else [])
     return {
         "name": name,
@@ -121,6 +138,41 @@ def _optimizer(results: Results, name: str, metrics: Sequence[str]) -> dict[str,
         "coordinates": [[axis_coordinate(axis, trial) for trial in trials] for axis in axes],
         "hyperparameters": [format_hyperparameters(trial.point.hyperparameters) for trial in trials],
     }
+
+
+def _many_trials(
+    outcome: Outcome, trials: Sequence[Trial], axes: Sequence[Axis], metrics: Sequence[str]
+) -> dict[str, Any]:
+    """Return the same columns compressed, with rounded coordinates, and only the best trials' hyperparameters."""
+    curves = Curves(trials)
+    feasible = np.array([trial.feasible for trial in trials])
+    reached = np.full(len(trials), np.nan)
+    if outcome.target:
+        reached[feasible] = np.where(np.isfinite(outcome.steps), outcome.steps, np.nan)
+    return {
+        "name": outcome.name,
+        "axes": [_axis(axis) for axis in axes],
+        "trial": compressed(np.array([trial.point.index for trial in trials], float)),
+        "feasible": compressed(feasible.astype(float)),
+        "last": compressed(curves.last(outcome.step)),
+        "reached": compressed(reached),
+        "finals": [compressed(curves.at(metric, outcome.step).astype(np.float32)) for metric in metrics],
+        "coordinates": [compressed(rounded(_coordinates(axis, trials))) for axis in axes],
+        "coordinateDigits": ROUNDED_DIGITS,
+        "hyperparameters": {
+            position: format_hyperparameters(trials[position].point.hyperparameters)
+            for position in best_positions(outcome, trials)
+        },
+    }
+
+
+def _coordinates(axis: Axis, trials: Sequence[Trial]) -> np.ndarray:
+    """Return where trials lie on an axis; of a choice, its number."""
+    coordinates = axis.coordinates([trial.point.hyperparameters for trial in trials])
+    if charts.is_choice(axis):
+        numbers = {value: number for number, value in enumerate(axis.dimension.ends)}
+        return np.array([numbers.get(value, math.nan) for value in coordinates], np.float32)
+    return np.array(coordinates, np.float32)
 
 
 def _axis(axis: Axis) -> dict[str, Any]:

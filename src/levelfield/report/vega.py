@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
 import platformdirs
+
+from levelfield.files import replacing
 
 
 @functools.cache
@@ -22,9 +22,6 @@ def vega_bundle() -> str:
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    with contextlib.suppress(OSError):  # without a cache, the next page takes as long
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, delete=False) as file:
-            file.write(bundle)
-        os.replace(file.name, path)
+    with contextlib.suppress(OSError), replacing(path) as temporary:  # without a cache, the next page takes as long
+        temporary.write_text(bundle, "utf-8")
     return bundle

@@ -180,8 +180,10 @@ def _missing(connection: sa.Connection, optimizer: str, begin: int, end: int) ->
 
 
 def forget_queue(connection: sa.Connection, optimizer: str) -> None:
-    """Look at all points of an optimizer again, because trials of it were removed."""
+    """Look at all points of an optimizer again, because trials of it were removed or have returned."""
     connection.execute(sa.delete(queues).where(queues.c.optimizer == optimizer))
+    stored = sa.select(trials.c.index).where(trials.c.optimizer == optimizer).scalar_subquery()
+    connection.execute(sa.delete(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(stored)))
 
 
 def forget_queues(connection: sa.Connection) -> None:

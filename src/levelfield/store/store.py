@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from levelfield.errors import MissingRow, NoStore, StoreError
@@ -17,9 +15,10 @@ from levelfield.pool import PoolCount
 from levelfield.store import claims
 from levelfield.store.claims import Open, Runner, Worker
 from levelfield.store.database import Database
+from levelfield.store.rows import Ends, ends_of, last_value, problem_of, row_of, trials_of
 from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, trials
 from levelfield.study import digest
-from levelfield.trial import Curve, Direction, Point, Status, Trial
+from levelfield.trial import Direction, Status, Trial
 
 _CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created or upgraded
 
@@ -40,7 +39,7 @@ class Store:
         self._database = database
         self.name = database.name
         self._version = SCHEMA_VERSION
-        self._known: set[tuple[str, str]] = set()  # optimizers and provenances that the store has
+        self._known: set[tuple[str, str, frozenset[str]]] = set()  # optimizers, provenances and metrics that it has
 
     @classmethod
     def open(cls, location: str | Path, *, create: bool = True) -> Store:
@@ -101,6 +100,8 @@ class Store:
         if trials.name in columns and trials.c.digest.name not in columns[trials.name]:
             connection.execute(sa.text("ALTER TABLE trials ADD COLUMN digest VARCHAR(32)"))
         metadata.create_all(connection)
+        for index in trials.indexes:  # the table of an older store exists, but not its index
+            index.create(connection, checkfirst=True)
         version = self._database.insert(meta).values(key="schema", value=str(SCHEMA_VERSION))
         connection.execute(version.on_conflict_do_update(index_elements=["key"], set_={"value": str(SCHEMA_VERSION)}))
 
@@ -116,11 +117,12 @@ class Store:
         if not finished:
             return
         key = digest(origin)
-        rows = [_row(optimizer, trial, sorted(metrics), key) for trial in finished]
+        known = optimizer, key, frozenset(metrics)
+        rows = [row_of(optimizer, trial, sorted(metrics), key) for trial in finished]
         optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
 
         def work(connection: sa.Connection) -> None:
-            if (optimizer, key) not in self._known:
+            if known not in self._known:
                 self._check_metrics(connection, optimizer, metrics)
                 self._insert(connection, optimizers, [optimizer_row])
                 self._insert(connection, provenance, [{"id": key, "content": json.dumps(origin)}])
@@ -132,7 +134,7 @@ class Store:
         except MissingRow:  # somebody has set the optimizer's trials aside
             self._known.clear()
             self._database.write(work)
-        self._known.add((optimizer, key))
+        self._known.add(known)
 
     def _insert(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows, except those that are there."""
@@ -230,9 +232,9 @@ class Store:
 
         names, codes, rows = self._database.read(work)
         for row in rows:
-            if problem := _problem(row, names, codes):
+            if problem := problem_of(row, names, codes):
                 raise self._damaged(f"trial {row.index} of optimizer {optimizer} ({problem})")
-        return [_trial(row, names, codes[row.provenance]) for row in rows]
+        return trials_of(rows, names, codes)
 
     def _count_twice(self, connection: sa.Connection, optimizer: str, found: int) -> int:
         """Count an optimizer's trials by another index than the one they were found by, which may have lost some."""
@@ -311,7 +313,7 @@ class Store:
         return self._database.execute(lambda connection: claims.open_points(connection, identities))
 
     def open_below(self, optimizer: str, end: int, besides: Sequence[int] = ()) -> int:
-        """Return how many of the first ``end`` points were offered and have no trial yet, besides some."""
+        """Return how many of the first ``end`` points of an optimizer have no trial yet, not counting ``besides``."""
         return self._database.execute(lambda connection: claims.open_below(connection, optimizer, end, besides))
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
@@ -345,7 +347,7 @@ class Store:
                 found.append(Damage(f"provenance {row.id}"))
         stored: Any
         for stored in connection.execute(self._rows.order_by(trials.c.optimizer, trials.c.index)):
-            if problem := _problem(stored, names.get(stored.optimizer, []), codes):
+            if problem := problem_of(stored, names.get(stored.optimizer, []), codes):
                 what = f"trial {stored.index} of optimizer {stored.optimizer} ({problem})"
                 index = stored.index if isinstance(stored.index, int) else -1
                 found.append(Damage(what, stored.optimizer, index))
@@ -365,6 +367,23 @@ class Store:
 
         self._database.write(work)
         return len(chosen)
+
+    def ends(self, optimizer: str, metric: str) -> Ends:
+        """Return how an optimizer's trials ended, by index, without reading their curves."""
+
+        def work(connection: sa.Connection) -> tuple[dict[str, str], Sequence[Any]]:
+            names, codes = sorted(self._metrics(connection, optimizer)), self._codes(connection, optimizer)
+            origin = trials.c.provenance if any(codes.values()) else sa.literal("")
+            query = sa.select(trials.c.index, trials.c.status, origin, last_value(metric, names))
+            return codes, connection.execute(
+                query.where(trials.c.optimizer == optimizer).order_by(trials.c.index)
+            ).all()
+
+        codes, rows = self._database.read(work)
+        try:
+            return ends_of(rows, codes)
+        except KeyError as error:
+            raise self._damaged(f"a trial of optimizer {optimizer} (unknown {error})") from None
 
     def close(self) -> None:
         self._database.close()
@@ -393,32 +412,6 @@ def _count(connection: sa.Connection, optimizer: str, status: Status, end: int) 
     return connection.scalar(sa.select(sa.func.count()).select_from(trials).where(*window)) or 0
 
 
-def _row(optimizer: str, trial: Trial, metrics: list[str], origin: str) -> dict[str, Any]:
-    curve = np.array([trial.curve.values[name] for name in metrics], "<f4")
-    row = {
-        "optimizer": optimizer,
-        "index": trial.point.index,
-        "status": trial.status.value,
-        "seed": trial.point.seed,
-        "hyperparameters": json.dumps(trial.point.hyperparameters),
-        "steps": np.asarray(trial.curve.steps, "<i8").tobytes(),
-        "curve": curve.tobytes(),
-        "started": trial.started,
-        "seconds": trial.seconds,
-        "provenance": origin,
-    }
-    return row | {"digest": _trial_digest(row.values(), metrics)}
-
-
-def _trial_digest(content: Iterable[Any], metrics: list[str]) -> str:
-    """Return a digest of a row, in the order of the table's columns, and of what its curve's values are called."""
-    optimizer, *rest = content
-    # Trials that are set aside keep their digest.
-    parts = [str(optimizer).partition("@")[0], *rest, *metrics]
-    texts = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
-    return hashlib.blake2b(b"\0".join(texts), digest_size=16).hexdigest()
-
-
 def _digest_of(text: str) -> str:
     try:
         return digest(json.loads(text))
@@ -426,27 +419,5 @@ def _digest_of(text: str) -> str:
         return ""
 
 
-def _problem(row: Any, metrics: list[str], codes: Mapping[str, str]) -> str:
-    """Return what is wrong with a stored trial; "" if it is intact."""
-    if row.digest is not None and row.digest != _trial_digest(row[:-1], sorted(metrics)):
-        return "its content does not match its digest"
-    if row.provenance not in codes:
-        return "its provenance is missing"
-    try:
-        _trial(row, metrics, "")
-    except (ValueError, TypeError) as error:
-        return str(error)
-    return ""
-
-
 def _aside(optimizer: str, code: str) -> str:
     return f"{optimizer}@{code}"
-
-
-def _trial(row: Any, metrics: list[str], code: str) -> Trial:
-    steps = np.frombuffer(row.steps, "<i8")
-    values = np.frombuffer(row.curve, "<f4").reshape(len(metrics), len(steps))
-    point = Point(row.index, json.loads(row.hyperparameters), row.seed)
-    by_name = dict(zip(sorted(metrics), values, strict=True))
-    curve = Curve(steps, {name: by_name[name] for name in metrics})
-    return Trial(point, Status(row.status), curve, row.started, row.seconds, code)

@@ -33,14 +33,15 @@ class Feeds:
         self._read = [0] * slots  # batches of the trial in the slot
         self.failures: dict[int, str] = {}  # slots whose stream has failed, and why
 
-    def open(self, fresh: np.ndarray, seeds: np.ndarray) -> None:
-        """Start a new stream in each slot where a trial starts."""
-        for slot in map(int, np.flatnonzero(fresh)):
-            try:
-                self._feeds[slot] = iter(self._stream.batches(int(seeds[slot]), self._batch_size))
-                self._read[slot] = 0
-            except (Exception, SystemExit) as error:
-                self._fail(slot, failure_line(error))
+    def open(self, slot: int, seed: int, read: int = 0) -> None:
+        """Start the stream of a trial in a slot, after the batches that the trial has already read."""
+        try:
+            self._feeds[slot] = iter(self._stream.batches(seed, self._batch_size))
+            self._read[slot] = 0
+        except (Exception, SystemExit) as error:
+            self._fail(slot, failure_line(error))
+        for _ in range(read):
+            self._next(slot)
 
     def close(self, slot: int) -> None:
         self._feeds[slot] = self._idle

@@ -20,6 +20,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
+from levelfield.errors import UsageError
 from levelfield.rules import Rule
 from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
@@ -78,6 +79,12 @@ def leave_accelerators() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
+def check_accelerator() -> None:
+    """Raise if JAX does not use this machine's GPU."""
+    if jax.default_backend() == "cpu":
+        raise UsageError("JAX does not use the GPU; install it with: pip install 'levelfield[cuda]'")
+
+
 class _Common:
     """What the programs of all rules share on a workload: data, initialization and evaluation."""
 
@@ -131,7 +138,7 @@ class _Common:
 
 
 class Program:
-    """``fill`` puts trials into slots; ``advance`` trains all slots to their next evaluation."""
+    """``fill`` and ``restore`` put trials into slots; ``advance`` trains all slots to their next evaluation."""
 
     def __init__(self, job: Job, slots: int) -> None:
         self.job, self.slots = job, slots
@@ -175,9 +182,40 @@ class Program:
         seeds = seeds.astype(np.uint32)
         numbers = {name: np.asarray(value, np.float32) for name, value in hyperparameters.items()}
         if self._feeds:
-            self._feeds.open(fresh, seeds)
+            for slot in map(int, np.flatnonzero(fresh)):
+                self._feeds.open(slot, int(seeds[slot]))
         arguments = jax.device_put((fresh, seeds, numbers, self._common.init(seeds)), self._common.split)
         return self._fill(held, *arguments)
+
+    def snapshot(self, held: Slot) -> np.ndarray:
+        """Return the state of all slots as bytes (slots × bytes)."""
+        leaves = [np.ascontiguousarray(leaf) for leaf in jax.device_get(jax.tree.leaves(held)) if leaf.size]
+        return np.concatenate([leaf.reshape(self.slots, -1).view(np.uint8) for leaf in leaves], axis=1)
+
+    def restore(self, held: Slot, saved: Mapping[int, np.ndarray]) -> Slot:
+        """Continue trials in these slots, each from its row of a snapshot; the others stay unchanged."""
+        content = self.snapshot(held)
+        jax.tree.map(lambda leaf: leaf.delete(), held)  # the device may have no room for both
+        for slot, row in saved.items():
+            content[slot] = row
+        shapes, structure = jax.tree.flatten(self._held)
+        ends = np.cumsum([leaf.size // self.slots * leaf.dtype.itemsize for leaf in shapes])
+        parts = np.split(content, ends[:-1], axis=1)
+        leaves = [
+            np.ascontiguousarray(part).view(shape.dtype).reshape(shape.shape)
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
+        restored: Slot = jax.tree.unflatten(structure, leaves)
+        if self._feeds:
+            for slot in saved:
+                self._feeds.open(slot, int(restored.seed[slot]), int(restored.step[slot]))
+        return jax.device_put(restored, self._common.split)
+
+    @property
+    def shapes(self) -> dict[str, str]:
+        """The shape and type of everything that a snapshot has."""
+        leaves = jax.tree_util.tree_leaves_with_path(self._held)
+        return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
     @property
     def failures(self) -> Mapping[int, str]:

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
 
 import numpy as np
 
+from levelfield.formatting import pluralize
+from levelfield.training.checkpoints import Checkpoints, InFlight
 from levelfield.training.program import Program, Slot
-from levelfield.trial import Curve, Failure, Point, Progress, Status, Trial
+from levelfield.trial import Failure, Point, Progress, Status
 
 
-@dataclass
-class _InFlight:
-    point: Point
-    started: float
-    seconds: float = 0.0
-    steps: list[int] = field(default_factory=list)
-    rows: list[np.ndarray] = field(default_factory=list)
-
-    def trial(self, metrics: tuple[str, ...], status: Status) -> Trial:
-        values = np.array(self.rows, np.float32).T
-        curve = Curve(np.array(self.steps), dict(zip(metrics, values, strict=True)))
-        return Trial(self.point, status, curve, self.started, self.seconds)
-
-
-def train(program: Program, optimizer: str, take: Callable[[int], list[Point]]) -> Iterator[Progress]:
+def train(
+    program: Program, optimizer: str, take: Callable[[int], list[Point]], checkpoints: Checkpoints | None = None
+) -> Generator[Progress]:
     """Train the points that ``take`` hands out, until it hands out none and no trial is in flight.
 
-    ``take`` is called with the number of free slots, after the caller has seen all finished trials.
+    ``take`` is called with the number of free slots, after the caller has seen all finished trials. Points that
+    ``checkpoints`` have continue from there.
     """
     job, metrics = program.job, program.metrics
     loss = metrics.index("train_loss")
     slots = program.empty()
-    held: list[_InFlight | None] = [None] * program.slots
+    held: list[InFlight | None] = [None] * program.slots
     while True:
         clock = time.perf_counter()
-        slots = _refill(program, slots, held, take)
-        active = [flight for flight in held if flight]
+        slots, resumed = _refill(program, slots, held, take, checkpoints)
+        active = [trial for trial in held if trial]
+        if resumed:
+            continuing = f"continuing {pluralize(len(resumed), 'trial')} from a checkpoint"
+            steps = sum(trial.step for trial in resumed)
+            yield Progress(optimizer, running=len(active), note=continuing, resumed_steps=steps)
+        if checkpoints:
+            while checkpoints.notes:
+                yield Progress(optimizer, running=len(active), note=checkpoints.notes.pop(0))
         if not active:
             return
         slots, rows = program.advance(slots)
@@ -47,36 +44,64 @@ def train(program: Program, optimizer: str, take: Callable[[int], list[Point]]) 
         for position, flight in enumerate(held):
             if flight is None:
                 continue
-            before = flight.steps[-1] if flight.steps else 0
+            before = flight.step
             flight.steps.append(min(before + job.eval_interval, job.steps))
             flight.rows.append(rows[position])
             flight.seconds += elapsed / len(active)
-            trained += flight.steps[-1] - before
+            trained += flight.step - before
             if reason := program.failures.get(position):
                 failed.append(Failure(flight.point, reason))
             elif not np.isfinite(rows[position][loss]):
                 finished.append(flight.trial(metrics, Status.INFEASIBLE))
-            elif flight.steps[-1] == job.steps:
+            elif flight.step == job.steps:
                 finished.append(flight.trial(metrics, Status.FEASIBLE))
             else:
                 continue
             held[position] = None
             program.leave(position)
-        yield Progress(optimizer, finished, failed, sum(flight is not None for flight in held), trained, elapsed)
+        in_flight = {position: flight for position, flight in enumerate(held) if flight}
+        try:
+            yield Progress(optimizer, finished, failed, len(in_flight), trained, elapsed)
+        except GeneratorExit:  # the run is stopped
+            if checkpoints and checkpoints.due(in_flight.values(), ending=True):
+                checkpoints.save(in_flight, program.snapshot(slots))
+            raise
+        if checkpoints:  # the caller has stored what has finished
+            ended = [trial.point for trial in finished] + [point for point, _ in failed]
+            checkpoints.settle([point.index for point in ended])
+            if checkpoints.due(in_flight.values()):
+                checkpoints.save(in_flight, program.snapshot(slots))
 
 
-def _refill(program: Program, slots: Slot, held: list[_InFlight | None], take: Callable[[int], list[Point]]) -> Slot:
-    """Put the next points into the free slots."""
+def _refill(
+    program: Program,
+    slots: Slot,
+    held: list[InFlight | None],
+    take: Callable[[int], list[Point]],
+    checkpoints: Checkpoints | None,
+) -> tuple[Slot, list[InFlight]]:
+    """Put the next points into the free slots; also return those that continue from a checkpoint."""
     free = [position for position, flight in enumerate(held) if flight is None]
-    started = take(len(free)) if free else []
-    if not started:
-        return slots
-    fresh = np.zeros(program.slots, bool)
-    for position, point in zip(free, started, strict=False):
-        held[position] = _InFlight(point, time.time())
-        fresh[position] = True
+    points = dict(zip(free, take(len(free)) if free else [], strict=False))
+    found = checkpoints.find(list(points.values())) if checkpoints else {}
+    saved = {position: found[point.index] for position, point in points.items() if point.index in found}
+    fresh = {position: point for position, point in points.items() if position not in saved}
+    for position, point in fresh.items():
+        held[position] = InFlight(point, time.time())
+    for position, (trial, _) in saved.items():
+        held[position] = trial
+    if fresh:
+        slots = _start(program, slots, fresh)
+    if saved:
+        slots = program.restore(slots, {position: state for position, (_, state) in saved.items()})
+    return slots, [trial for trial, _ in saved.values()]
+
+
+def _start(program: Program, slots: Slot, fresh: dict[int, Point]) -> Slot:
+    """Start trials in some slots."""
     # The other slots keep what they hold, so any point serves as their argument.
-    points = [flight.point if flight and is_fresh else started[0] for flight, is_fresh in zip(held, fresh, strict=True)]
+    anything = next(iter(fresh.values()))
+    points = [fresh.get(position, anything) for position in range(program.slots)]
     seeds = np.array([point.seed for point in points], np.uint32)
     numbers = {name: np.array([float(point.hyperparameters[name]) for point in points]) for name in program.job.traced}
-    return program.fill(slots, fresh, seeds, numbers)
+    return program.fill(slots, np.isin(np.arange(program.slots), list(fresh)), seeds, numbers)

@@ -5,8 +5,9 @@ live("hyperparameters", {
     const known = i => optimizer.feasible[i] && Number.isFinite(values[i]);
     const border = axisEnd(values.filter((_, i) => known(i)), maximized, span);
     const better = maximized ? Math.max : Math.min;
-    return optimizer.trial.map((trial, i) => ({
-      ...optimizer.fields, trial, feasible: Boolean(optimizer.feasible[i]), kept: optimizer.inside(i),
+    const drawn = optimizer.trial.flatMap((_, i) => (isDrawn(optimizer, i) ? [i] : []));
+    return drawn.map(i => ({
+      ...optimizer.fields, trial: optimizer.trial[i], feasible: Boolean(optimizer.feasible[i]), kept: optimizer.inside(i),
       value: drawnNumber(known(i) ? better(values[i], border) : border),
       ...Object.fromEntries(optimizer.coordinates.map((column, axis) => [`x${axis}`, column[i]])),
     }));

@@ -13,6 +13,7 @@ from levelfield.formatting import display_order, format_number
 from levelfield.report import charts
 from levelfield.report.charts import Names
 from levelfield.report.figure import (
+    MOST_DRAWN,
     SPAN,
     Figure,
     Panel,
@@ -21,6 +22,7 @@ from levelfield.report.figure import (
     axis_coordinate,
     axis_end,
     drawn_number,
+    drawn_positions,
     file_name,
     is_maximized,
     optimizer_names,
@@ -42,6 +44,11 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         "close to a border call for a wider range. To see what a smaller search space would have given, drag over a "
         "chart or enter a range below it."
     )
+    if any(outcome.tried > MOST_DRAWN for outcome in results.outcomes.values()):
+        caption += (
+            f" Of an optimizer with more than {MOST_DRAWN:,} trials, the first {MOST_DRAWN:,} and the best by each "
+            "metric are drawn; all numbers on this page are computed from all trials."
+        )
     return Figure("Hyperparameters", caption, parts, columns=3, data={"span": SPAN})
 
 
@@ -72,7 +79,8 @@ def _rows(results: Results, number: int, name: str, axes: Sequence[Axis]) -> Row
     border = axis_end(outcome, select)
     better = max if is_maximized(outcome, select) else min
     rows = []
-    for trial in results.trials[name]:
+    for position in drawn_positions(outcome, results.trials[name]):
+        trial = results.trials[name][position]
         value = trial.curve.at(select, outcome.step)
         shown = better(value, border) if trial.feasible and math.isfinite(value) else border
         coordinates = {f"x{i}": axis_coordinate(axis, trial) for i, axis in enumerate(axes)}
