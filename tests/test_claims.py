@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_store import DEFINITION, METRICS, trial_of
 
-from levelfield.errors import StoreError
+from levelfield.errors import UsageError
 from levelfield.pool import PoolCount
 from levelfield.run import run
 from levelfield.store import Runner, Store
@@ -156,7 +156,7 @@ def test_the_lease_is_renewed_while_training(location: str, monkeypatch: pytest.
 
 def test_a_bad_lease_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVELFIELD_LEASE", "soon")
-    with pytest.raises(StoreError, match="LEVELFIELD_LEASE = 'soon': expected a positive number of seconds"):
+    with pytest.raises(UsageError, match="LEVELFIELD_LEASE = 'soon': expected a positive number of seconds"):
         store.runner()
 
 

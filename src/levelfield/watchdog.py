@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from levelfield.errors import UsageError
+from levelfield.environment import positive_number
 from levelfield.user_code import place
 
 STALL_MINUTES = 60.0  # LEVELFIELD_STALL_MINUTES changes it
@@ -19,7 +18,8 @@ class Watchdog:
     """Calls ``bark`` with a message if it is not reset for a long time. Use it as a context manager."""
 
     def __init__(self, bark: Callable[[str], None]) -> None:
-        self._bark, self._limit = bark, _limit()
+        self._bark = bark
+        self._limit = 60 * positive_number("LEVELFIELD_STALL_MINUTES", STALL_MINUTES, "minutes")
         self._watched = threading.get_ident()
         self._latest = time.monotonic()
         self._stopped = threading.Event()
@@ -44,14 +44,3 @@ class Watchdog:
                     f"{where} If evaluations take longer, set LEVELFIELD_STALL_MINUTES."
                 )
                 return
-
-
-def _limit() -> float:
-    text = os.environ.get("LEVELFIELD_STALL_MINUTES", "")
-    try:
-        minutes = float(text) if text else STALL_MINUTES
-    except ValueError:
-        minutes = 0.0
-    if not minutes > 0:
-        raise UsageError(f"LEVELFIELD_STALL_MINUTES = {text!r}: expected a positive number of minutes")
-    return 60 * minutes

@@ -90,7 +90,7 @@ class RunProgress:
         for point, reason in progress.failed:
             self.note(f"{optimizer}: trial {point.index} failed: {reason}")
         now = time.perf_counter()
-        if not self._live and (now - self._printed >= _PLAIN_INTERVAL or not progress.running):
+        if not self._live and (now - self._printed >= _PLAIN_INTERVAL or self._is_full(optimizer)):
             self._print(optimizer)
 
     def end(self) -> None:

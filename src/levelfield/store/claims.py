@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from levelfield.environment import positive_number
 from levelfield.errors import StoreError
-from levelfield.store.database import Database, seconds_from
+from levelfield.store.database import Database
 from levelfield.store.schema import claims, queues, runners, trials
 
 LEASE = 300.0  # seconds; LEVELFIELD_LEASE changes it
@@ -50,7 +51,7 @@ class Runner:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._id = uuid.uuid4().hex
-        self._lease = seconds_from("LEVELFIELD_LEASE", LEASE)
+        self._lease = positive_number("LEVELFIELD_LEASE", LEASE, "seconds")
         self._held: dict[str, set[int]] = defaultdict(set)  # optimizer → claimed points
         self._lock = threading.Lock()  # between claiming and renewing
         self._stopped = threading.Event()

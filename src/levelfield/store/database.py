@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from levelfield import interruption
+from levelfield.environment import positive_number
 from levelfield.errors import MissingRow, StoreError, StoreUnavailable
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Database:
     def __init__(self, location: str | Path, *, writes: bool) -> None:
         self.url = parsed(location)
         self.name = without_password(location)
-        self._patience = seconds_from("LEVELFIELD_PATIENCE", PATIENCE)
+        self._patience = positive_number("LEVELFIELD_PATIENCE", PATIENCE, "seconds")
         self.is_open = False  # from then on, a connection that fails is tried again
         try:
             self.engine = _engine(self.url, writes)
@@ -131,18 +132,6 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
-
-
-def seconds_from(variable: str, default: float) -> float:
-    """Return the seconds that an environment variable sets."""
-    text = os.environ.get(variable, "")
-    try:
-        seconds = float(text) if text else default
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise StoreError(f"{variable} = {text!r}: expected a positive number of seconds")
-    return seconds
 
 
 def _engine(url: sa.URL, writes: bool) -> sa.Engine:
