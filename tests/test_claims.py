@@ -211,7 +211,7 @@ def test_runs_on_one_store_train_each_point_once(location: str, count: int) -> N
         thread.join(timeout=60)
     trained = [each for executor in executors for each in executor.finished]
     assert sorted(trained) == sorted((name, index) for name in study.optimizers for index in range(45))
-    assert all(len(executor.finished) > 5 for executor in executors)  # they shared the work
+    assert sum(len(executor.finished) > 5 for executor in executors) >= 2  # they shared the work
     with Store.open(location) as store:
         assert [len(store.statuses(study.identity(name))) for name in study.optimizers] == [45, 45]
         assert store.workers([study.identity(name) for name in study.optimizers]) == []

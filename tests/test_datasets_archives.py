@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import resource
 import struct
 import subprocess
 import sys
@@ -48,15 +47,17 @@ def bomb(path: Path, start: bytes, size: int = 3_000_000_000) -> Path:
 
 def refused_in_little_memory(dataset: str, source: Path, cache_folder: Path, megabytes: int = 900) -> str:
     """Return the error of 'levelfield data get' in a process whose memory is limited."""
-    code = "from levelfield.cli import main; main()"
     limit = megabytes << 20
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n"
+        "from levelfield.cli import main; main()"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code, "data", "get", dataset, "--from", str(source)],
         capture_output=True,
         text=True,
         timeout=120,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "LEVELFIELD_DATA": str(cache_folder)},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )
     complete_or_absent(cache_folder)
     assert found.returncode == 2, found.stderr

@@ -89,7 +89,7 @@ def test_the_file_behind_a_link_is_replaced(tmp_path):
 
 def export(suffix: str) -> Callable[[lf.Comparison, Path], Path]:
     def write(comparison: lf.Comparison, folder: Path) -> Path:
-        with lf.Store.open(folder.parent / "trials.db") as store:
+        with lf.Store.open(folder.parent / "trials.db", create=False) as store:
             write_trials(comparison.study, store, folder / f"trials{suffix}", curves=True)
         return folder / f"trials{suffix}"
 

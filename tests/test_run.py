@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fakes import NOWHERE, FormulaExecutor, Interrupted
 from helpers import make_study
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import levelfield as lf
@@ -120,6 +120,7 @@ tables = st.builds(
 )
 
 
+@settings(max_examples=30)
 @given(
     feasible=tables,
     pool=st.integers(1, 6),

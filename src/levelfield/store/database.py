@@ -29,7 +29,8 @@ _BUSY_TIMEOUT = 0.5  # seconds that SQLite itself waits for a lock, without look
 
 # PostgreSQL's classes of errors (SQLSTATE) that pass: connection lost, resources exhausted, shutdown, conflicts.
 _PASSING = re.compile(r"08|53|57P0|40001|40P01|55P03")
-_SQLITE_PASSING = ("database is locked", "database table is locked", "database or disk is full", "disk I/O error")
+_LOCKED = ("database is locked", "database table is locked")
+_FULL = ("database or disk is full", "disk I/O error")  # what SQLite says of a full disk
 _SHARED_FILE_SYSTEMS = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "afs", "glusterfs")
 _SECRETS = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 _PLAIN_HOST = re.compile(r"[\w.\-:\[\],]*")
@@ -44,6 +45,7 @@ class Database:
         self.url = parsed(location)
         self.name = without_password(location)
         self._patience = positive_number("LEVELFIELD_PATIENCE", PATIENCE, "seconds")
+        self._keeps_log = False
         self.is_open = False  # from then on, a connection that fails is tried again
         try:
             self.engine = _engine(self.url, writes)
@@ -95,7 +97,7 @@ class Database:
                 raise MissingRow(f"{self.name}: cannot write the store ({_reason(error)})") from None
             except sa.exc.DBAPIError as error:
                 reason, waited = _reason(error), time.monotonic() - begun
-                if not self._passes(error) or waited > self._patience:
+                if not self._passes(error, writes) or waited > self._patience:
                     problem = f"{self.name}: cannot {'write' if writes else 'read'} the store ({reason})"
                     if not self.is_open:
                         raise StoreError(f"{self.name}: cannot open the store ({reason})") from None
@@ -116,9 +118,9 @@ class Database:
         # All queries of a transaction that reads must see the same state, as in SQLite.
         return {"isolation_level": "READ COMMITTED" if writes else "REPEATABLE READ"}
 
-    def _passes(self, error: sa.exc.DBAPIError) -> bool:
+    def _passes(self, error: sa.exc.DBAPIError, writes: bool) -> bool:
         if self.is_sqlite:
-            return any(text in str(error.orig) for text in _SQLITE_PASSING)
+            return any(text in str(error.orig) for text in (_LOCKED + _FULL if writes else _LOCKED))
         state = getattr(error.orig, "sqlstate", None)
         if state is None:  # the connection broke, or could not be made
             return self.is_open and isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
@@ -127,11 +129,18 @@ class Database:
     def allow_readers_while_writing(self) -> None:
         """Let SQLite keep a write-ahead log, where the file system allows it."""
         if self.is_sqlite and self.url.database and not _is_on_shared_file_system(Path(self.url.database)):
-            with contextlib.closing(self.engine.raw_connection()) as connection, contextlib.suppress(sqlite3.Error):
-                connection.cursor().execute("PRAGMA journal_mode = WAL")  # fails while others use the store
+            self._keeps_log = True
+            self._set_journal("WAL")
 
     def close(self) -> None:
+        """Close all connections. If nobody else uses it, a SQLite database is a single file again."""
+        if self._keeps_log:
+            self._set_journal("DELETE")
         self.engine.dispose()
+
+    def _set_journal(self, mode: str) -> None:
+        with contextlib.closing(self.engine.raw_connection()) as connection, contextlib.suppress(sqlite3.Error):
+            connection.cursor().execute(f"PRAGMA journal_mode = {mode}")  # fails while others use the database
 
 
 def _engine(url: sa.URL, writes: bool) -> sa.Engine:
