@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from levelfield.environment import positive_number
-from levelfield.errors import StoreError
+from levelfield.errors import StoreError, StoreUnavailable
 from levelfield.store.database import Database
 from levelfield.store.schema import claims, queues, runners, trials
 
@@ -63,8 +63,11 @@ class Runner:
             self._renewing.start()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self.leave()
+    def __exit__(self, kind: type[BaseException] | None, *exception: Any) -> None:
+        if kind and issubclass(kind, StoreUnavailable):  # it would have to be waited for again
+            self._stopped.set()
+        else:
+            self.leave()
 
     def leave(self) -> None:
         """Return all claims, and stop renewing the lease."""
