@@ -21,10 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_store import DEFINITION, METRICS, trial_of
 
-from levelfield.errors import UsageError
+from levelfield.errors import StoreUnavailable, UsageError
 from levelfield.pool import PoolCount
 from levelfield.run import run
 from levelfield.store import Runner, Store
+from levelfield.store.database import Database
 from levelfield.trial import Point, Status
 from levelfield.work import Work
 
@@ -141,6 +142,13 @@ def test_claims_of_a_process_that_was_killed_are_free_at_once(opened: Store, loc
         other.free_abandoned()
         assert other.claim("adam", 3, 3) == [0, 1]
         assert [worker.pid for worker in opened.workers(["adam"])] == [os.getpid()]
+
+
+def test_a_runner_whose_store_is_gone_does_not_wait_for_it_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = store.runner()
+    runner.__enter__()
+    monkeypatch.setattr(Database, "write", lambda *_: pytest.fail("the store is used again"))
+    runner.__exit__(StoreUnavailable, StoreUnavailable("gone"), None)
 
 
 def test_the_lease_is_renewed_while_training(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
