@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_store import DEFINITION, METRICS, trial_of
 
-from levelfield.errors import StoreUnavailable, UsageError
+from levelfield.errors import StoreUnavailable, TrialFailed, UsageError
 from levelfield.pool import PoolCount
 from levelfield.run import run
 from levelfield.store import Runner, Store
 from levelfield.store.database import Database
-from levelfield.trial import Point, Status
+from levelfield.trial import Failure, Point, Progress, Status
 from levelfield.work import Work
 
 
@@ -265,3 +265,29 @@ def test_points_that_others_finish_while_they_are_counted_leave_no_gap(
     monkeypatch.setattr(store, "open_below", count)
     with runners(store, 1) as (runner,):
         assert Work(study, store, runner, dict).left() == 1
+
+
+def test_runners_whose_trials_fail_do_not_wait_for_each_other(location: str) -> None:
+    """Each tries points that the other has returned, too, and ends."""
+
+    class Failing(FormulaExecutor):
+        def train(self, study: Any, take: Any) -> Any:
+            while batch := take(2):
+                time.sleep(0.05)
+                yield Progress(batch.optimizer, failed=[Failure(point, "bad") for point in batch.points])
+
+    study, errors = make_study(trials=1, pool=4), list[str]()
+
+    def work() -> None:
+        with Store.open(location) as own, pytest.raises(TrialFailed) as error:
+            run(study, own, Failing(lambda *_: 1.0), Silent())
+        errors.append(str(error.value))
+
+    Store.open(location).close()
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(errors) == 2
+    assert all("sgd: trial" in error and "momentum: trial" in error and "failed: bad" in error for error in errors)

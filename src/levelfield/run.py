@@ -44,6 +44,7 @@ from levelfield.workloads import get_workload
 
 Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
+_PAUSE = 1.0  # seconds before a run that has found nothing to train looks again
 _LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
@@ -305,10 +306,10 @@ def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> 
         if not (busy := work.trained_by_others()) and not work.left():
             return
         if busy:
-            listener.note(f"waiting for {pluralize(busy, 'trial')} that other runners train")
+            listener.note(f"waiting for {pluralize(busy, 'trial')} that other workers are training")
             _wait(work)
         else:  # there are points, but perhaps none that this study needs and nobody trains
-            interruption.sleep(_SHORTEST_PAUSE)
+            interruption.sleep(_PAUSE)
 
 
 def _wait(work: Work) -> None:

@@ -62,9 +62,10 @@ class Work:
 
     def _claim(self, name: str, count: int) -> list[int]:
         identity, offered = self._identities[name], self._offered[name]
-        indices = self._runner.claim(identity, offered, count)
+        failed = self._failed(name)
+        indices = self._runner.claim(identity, offered, count, failed)
         if len(indices) < count and self._store.offered_points(identity) > offered and self._offer(name):
-            indices += self._runner.claim(identity, self._offered[name], count - len(indices))
+            indices += self._runner.claim(identity, self._offered[name], count - len(indices), failed)
         return indices
 
     def _offer(self, name: str) -> bool:
@@ -78,7 +79,7 @@ class Work:
         return True
 
     def record(self, progress: Progress) -> None:
-        """Store finished trials. The points of failed ones stay claimed, so that this run does not try them again."""
+        """Store finished trials, and return the points of failed ones: others may try them, this run does not."""
         name, identity = progress.optimizer, self._identities[progress.optimizer]
         if progress.finished:
             provenance = {**progress.provenance, **self._provenance()}
@@ -87,7 +88,9 @@ class Work:
             self._finished[name] += len(progress.finished)
             if not all(trial.feasible for trial in progress.finished):
                 self._offer(name)  # the pool needs more points
-        self.failures[name] += progress.failed
+        if progress.failed:
+            self.failures[name] += progress.failed
+            self._runner.release(identity, [point.index for point, _ in progress.failed])
         self.error = progress.error or self.error
 
     def gave_up(self, name: str) -> bool:
@@ -114,7 +117,7 @@ class Work:
         points = self._store.open_points(list(set(self._identities.values()))).values()
         if any(each.free for each in points):
             return 0
-        return max(sum(each.claimed for each in points) - sum(map(len, self.failures.values())), 0)
+        return sum(each.claimed for each in points)
 
     def left(self) -> int:
         """Return how many points the study still needs that this run can train, or others are training."""
@@ -128,5 +131,7 @@ class Work:
         return left
 
     def _unfinished(self, name: str) -> int:
-        failed = [failure.point.index for failure in self.failures[name]]
-        return self._store.open_below(self._identities[name], self._offered[name], besides=failed)
+        return self._store.open_below(self._identities[name], self._offered[name], besides=self._failed(name))
+
+    def _failed(self, name: str) -> list[int]:
+        return [failure.point.index for failure in self.failures[name]]

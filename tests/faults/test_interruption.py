@@ -86,7 +86,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once(commands: Commands, tmp_path: Path) 
     runner.wait_until(lambda: claimed(str(tmp_path / "trials.db")))
     time.sleep(1.5)  # it compiles, then it trains
     runner.send(signal.SIGINT)
-    runner.says("levelfield: stopping at the next evaluation; press Ctrl-C again to stop at once\n")
+    runner.says("levelfield: stopping at the next evaluation; interrupt again to stop at once\n")
     time.sleep(0.6)
     runner.send(signal.SIGINT)
     assert runner.code(timeout=5) == 130
@@ -119,7 +119,7 @@ def test_a_run_that_waits_for_other_runners_can_be_interrupted(
     stopped.wait_until(lambda: claimed(location, stopped.pid))
     stopped.send(signal.SIGSTOP)
     waiting = commands.fork(*RUN)
-    waiting.says("that other runners train")
+    waiting.says("that other workers are training")
     waiting.send(signal.SIGTERM)
     assert waiting.code(timeout=10) == 130
     assert "levelfield: Interrupted; " in waiting.err.splitlines()[-1]

@@ -228,7 +228,7 @@ def showing_progress(study: "Study", store: str, *, reads_best: bool = True) -> 
         progress.note(f"levelfield: Interrupted; {progress.saved} Resume with: {_this_command()}")
 
     def announce() -> None:
-        progress.note("levelfield: stopping at the next evaluation; press Ctrl-C again to stop at once")
+        progress.note("levelfield: stopping at the next evaluation; interrupt again to stop at once")
 
     try:
         with interruption.deferred(announce, abort=interrupted), progress:

@@ -337,7 +337,8 @@ def _print_status(
         )
     for worker in workers:
         trials = join_words([f"{pluralize(count, 'trial')} of {name}" for name, count in worker.points.items()])
-        typer.echo(f"{worker.host} (process {worker.pid}) is training {trials}, for {format_duration(worker.running)}")
+        since = format_duration(worker.running_seconds)
+        typer.echo(f"{worker.host} (process {worker.pid}) is training {trials}; it started {since} ago")
     if given_up := [name for name, pool in pools.items() if pool.count.given_up]:
         typer.echo(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
     else:

@@ -130,7 +130,8 @@ class RunProgress:
 
     def _line(self, optimizer: str) -> str:
         row = self._rows[optimizer]
-        best = "" if math.isnan(row.best) else f", best {format_metric(self._study.select, row.best)}"
+        shows_best = self._reads_best and not math.isnan(row.best)
+        best = f", best {format_metric(self._study.select, row.best)}" if shows_best else ""
         return (
             f"{optimizer}: {row.feasible}/{self._study.pool} feasible, {row.infeasible} infeasible, "
             f"{row.running} running{best}; {self._speed() if row.trained else 'nothing to run'}"

@@ -18,7 +18,8 @@ app.add_typer(store_commands, name="store")
 def work(
     study: "Study",
     store: Annotated[
-        str, typer.Option("--store", metavar="URL", help="The store that the workers share: a postgresql:// URL.")
+        str,
+        typer.Option("--store", metavar="URL", help="The store that the workers share: a file or a postgresql:// URL."),
     ],
     slots: Slots = "auto",
     out: Out = None,

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from levelfield.errors import OutOfMemory, StudyError, TrialFailed, UsageError
+from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Take, hand_out
 from levelfield.search import Search
 from levelfield.study import Study, digest
@@ -44,7 +44,12 @@ class LocalExecutor:
         workload = get_workload(study.workload)
         spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
-        check_workload(workload, study.batch_size, named)
+        try:
+            check_workload(workload, study.batch_size, named)
+        except LevelfieldError:
+            raise
+        except Exception as error:  # custom code can raise anything
+            raise StudyError(f"workload {study.workload}: {failure_line(error)}") from error
         for name, optimizer in study.optimizers.items():
             if not optimizer.rule.built_in:
                 try:

@@ -386,7 +386,9 @@ def _connect(address: str | None) -> None:
         except Exception as error:  # Ray raises many kinds
             where = f"cannot connect to the Ray cluster at {address}" if address else "cannot start Ray on this machine"
             remedy = "start one with 'ray start --head', or leave --ray-address out to start one on this machine"
-            raise UsageError(f"{where} ({failure_line(error)})" + (f"; {remedy}" if address else "")) from None
+            raise UsageError(
+                f"{where} ({failure_line(error).partition('. ')[0]})" + (f"; {remedy}" if address else "")
+            ) from None
 
 
 def _disconnect() -> None:

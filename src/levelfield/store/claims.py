@@ -41,8 +41,8 @@ class Worker:
     host: str
     pid: int
     points: dict[str, int]  # optimizer → how many of its points it trains
-    running: float  # seconds since it started
-    seen: float  # seconds since its last sign of life
+    running_seconds: float  # since it started
+    silent_seconds: float  # since its last sign of life
 
 
 class Runner:
@@ -75,11 +75,14 @@ class Runner:
         with contextlib.suppress(StoreError, KeyboardInterrupt):  # otherwise the claims expire
             self._database.write(self._leave)
 
-    def claim(self, optimizer: str, end: int, count: int) -> list[int]:
-        """Claim up to ``count`` of the first ``end`` points of an optimizer, the first free ones first."""
+    def claim(self, optimizer: str, end: int, count: int, besides: Sequence[int] = ()) -> list[int]:
+        """Claim up to ``count`` of the first ``end`` points of an optimizer, the first free ones first.
+
+        ``besides``: points that this runner does not want.
+        """
         statement = sa.update(claims).where(claims.c.optimizer == optimizer, claims.c.index.in_(sa.select(self._free)))
         chosen = statement.values(runner=self._id).returning(claims.c.index)
-        choice = {"of": optimizer, "end": end, "count": count}
+        choice = {"of": optimizer, "end": end, "count": count, "besides": list(besides)}
         attempts = 0
 
         def work(connection: sa.Connection) -> list[int]:
@@ -108,6 +111,7 @@ class Runner:
             sa.select(claims.c.index)
             .where(claims.c.optimizer == sa.bindparam("of"), claims.c.runner.is_(None))
             .where(claims.c.index < sa.bindparam("end"))
+            .where(claims.c.index.not_in(sa.bindparam("besides", expanding=True)))
             .order_by(claims.c.index)
             .limit(sa.bindparam("count"))
             .with_for_update(skip_locked=True)

@@ -166,10 +166,11 @@ class Store:
             raise self._damaged(what)
         return content
 
-    def _damaged(self, what: str) -> StoreError:
+    def _damaged(self, what: str, why: str = "") -> StoreError:
+        reason = f" ({why})" if why else ""
         return StoreError(
-            f"{self.name}: {what} is damaged; 'levelfield store check {self.name}' lists all damage, and with --repair "
-            f"removes damaged trials, so that a run trains them again"
+            f"{self.name}: {what} is damaged{reason}; 'levelfield store check {self.name}' lists all damage, and with "
+            f"--repair removes damaged trials, so that a run trains them again"
         )
 
     def count(self) -> int:
@@ -184,7 +185,7 @@ class Store:
         try:
             return {index: Status(status) for index, status in rows}
         except ValueError as error:
-            raise self._damaged(f"the status of a trial ({error})") from None
+            raise self._damaged("the status of a trial", str(error)) from None
 
     def pool_count(self, optimizer: str, n: int, points: float) -> PoolCount:
         """Count the finished trials inside the window of a pool of n feasible trials. The database counts."""
@@ -233,7 +234,7 @@ class Store:
         names, codes, rows = self._database.read(work)
         for row in rows:
             if problem := problem_of(row, names, codes):
-                raise self._damaged(f"trial {row.index} of optimizer {optimizer} ({problem})")
+                raise self._damaged(f"trial {row.index} of optimizer {optimizer}", problem)
         return trials_of(rows, names, codes)
 
     def _count_twice(self, connection: sa.Connection, optimizer: str, found: int) -> int:
@@ -383,7 +384,7 @@ class Store:
         try:
             return ends_of(rows, codes)
         except KeyError as error:
-            raise self._damaged(f"a trial of optimizer {optimizer} (unknown {error})") from None
+            raise self._damaged(f"a trial of optimizer {optimizer}", f"unknown {error}") from None
 
     def close(self) -> None:
         self._database.close()

@@ -30,6 +30,7 @@ class Feeds:
         idle = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch_size, *leaf.shape)), example)
         self._idle = itertools.repeat(idle)
         self._feeds: list[Iterator[Any]] = [self._idle] * slots
+        self._shapes = jax.tree.map(np.shape, idle)
         self._read = [0] * slots  # batches of the trial in the slot
         self.failures: dict[int, str] = {}  # slots whose stream has failed, and why
 
@@ -68,8 +69,10 @@ class Feeds:
         except (Exception, SystemExit) as error:
             self._fail(slot, failure_line(error))
         else:
-            self._read[slot] += 1
-            return batch
+            if (shapes := jax.tree.map(np.shape, batch)) == self._shapes:
+                self._read[slot] += 1
+                return batch
+            self._fail(slot, f"batch {self._read[slot]} has the shapes {shapes}; expected {self._shapes}")
         return next(self._idle)
 
     def _fail(self, slot: int, reason: str) -> None:
