@@ -58,6 +58,7 @@ class Runner:
         self._renewing = threading.Thread(target=self._renew_regularly, name="levelfield-lease", daemon=True)
 
     def __enter__(self) -> Runner:
+        self._database.allow_readers_while_writing()
         self._renew()  # also shows whether the store can be written
         if self._database.is_shared:
             self._renewing.start()
@@ -283,7 +284,7 @@ def _this_process() -> dict[str, Any]:
 def _system() -> str:
     """Return what tells this machine since it was started, or this container, from others of its name."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
         return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
     except OSError:  # not Linux
         return "?"

@@ -57,11 +57,11 @@ class Store:
                     _make_folder(path.parent)
             store = cls(database)
             store._check_or_create(create)
+            if create:
+                database.write(lambda connection: None)  # SQLite says now if the file cannot be written
         except StoreError:
             database.close()
             raise
-        if create:
-            database.allow_readers_while_writing()
         database.is_open = True
         return store
 
