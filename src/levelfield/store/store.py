@@ -58,7 +58,8 @@ class Store:
             store = cls(database)
             store._check_or_create(create)
             if create:
-                database.write(lambda connection: None)  # SQLite says now if the file cannot be written
+                nothing = sa.update(meta).where(sa.false()).values(value="")  # shows whether the store can be written
+                database.write(lambda connection: connection.execute(nothing))
         except StoreError:
             database.close()
             raise
