@@ -144,7 +144,9 @@ RANGES = [
 ]
 
 
-@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize(
+    "ranges", [*RANGES[1:3], *(pytest.param(each, marks=pytest.mark.slow) for each in (RANGES[0], RANGES[3]))]
+)
 def test_typed_ranges_and_checked_choices(page, comparison, ranges):
     narrow(page, comparison.study, ranges)
     view = answer(comparison, ranges=ranges)

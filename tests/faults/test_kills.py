@@ -19,7 +19,7 @@ from processes import Commands, Running
 from slow import slow_database
 from stores import Pool, assert_complete, claimed, in_transaction, stored
 
-KILLS = int(os.environ.get("FAULTS_KILLS", 8))
+KILLS = int(os.environ.get("FAULTS_KILLS", 4))
 CASES = [("sqlite", 1), ("sqlite", 2), ("postgresql", 1), ("postgresql", 2)]
 
 
