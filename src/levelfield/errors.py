@@ -8,6 +8,7 @@ LevelfieldError
 │   ├── StoreError        a store that cannot be used, or is newer than this version
 │   │   ├── NoStore       a store that does not exist yet
 │   │   └── StoreUnavailable  a store that failed while it was used (exit code 1)
+│   │       └── MissingRow    a row that others refer to was removed meanwhile
 │   ├── StaleTrials       stored trials of another version of the study's custom code
 │   └── DataError         data that are missing, damaged or not what they should be
 ├── SearchExhausted       no points are left to try and the pool is not full (exit code 1)

@@ -123,3 +123,8 @@ class Progress:
     note: str = ""  # something the user should know; mostly empty
     error: BaseException | None = None  # what made trials fail, where it is at hand
     resumed_steps: int = 0  # trained before this run, of trials that now continue from a checkpoint
+
+    @property
+    def ended(self) -> list[int]:
+        """The indices of the points whose trials finished or failed."""
+        return [trial.point.index for trial in self.finished] + [point.index for point, _ in self.failed]

@@ -30,7 +30,7 @@ _MOST = 100_000  # trials up to which an extrapolation is told
 def higher(first: np.ndarray, second: np.ndarray) -> float:
     """Return the z-score of a Mann–Whitney test of whether the first numbers are higher than the second.
 
-    It is corrected for continuity and ties. If either is empty, there is no evidence, and the z-score is −inf.
+    It is corrected for continuity and ties, and −inf if one of the samples is empty.
 
     >>> round(higher(np.array([7, 8, 9]), np.arange(7)), 2)
     2.28

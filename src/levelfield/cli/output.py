@@ -46,7 +46,7 @@ def lasting_streams() -> Iterator[None]:
 
 
 def unwritten_results() -> str | None:
-    """Return why results could not be written to stdout. That nobody reads them any more is no reason."""
+    """Return why results could not be written to stdout. A reader who has closed the pipe does not count."""
     if sys.stdout is not None:
         sys.stdout.flush()
     error = getattr(_raw(sys.stdout), "error", None)

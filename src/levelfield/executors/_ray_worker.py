@@ -72,9 +72,8 @@ class Worker:
             while True:
                 progress = next(self._stretches)
                 steps, seconds = steps + progress.trial_steps, seconds + progress.seconds
-                ended = [trial.point for trial in progress.finished] + [point for point, _ in progress.failed]
-                self._held -= {point.index for point in ended}
-                if ended or progress.note or time.monotonic() - begun > REPORT:
+                self._held.difference_update(progress.ended)
+                if progress.ended or progress.note or time.monotonic() - begun > REPORT:
                     return replace(progress, trial_steps=steps, seconds=seconds, error=None), self._room
 
     def _take(self, count: int, optimizer: str | None = None) -> Batch | None:

@@ -63,8 +63,6 @@ class LocalExecutor:
             in_flight = {point.index: point for point in batch.points}
             try:
                 yield from self._train(study, batch.optimizer, in_flight, take)
-            except KeyboardInterrupt:
-                raise
             except (Exception, SystemExit) as error:  # custom code can raise anything
                 failed = [Failure(point, failure_line(error)) for point in in_flight.values()]
                 yield Progress(batch.optimizer, failed=failed, error=error)
@@ -90,8 +88,8 @@ class LocalExecutor:
                     continue
                 checkpoints = self._checkpoints(study, optimizer, compiled)
                 for progress in train(compiled, optimizer, next_points, checkpoints):
-                    for point in [trial.point for trial in progress.finished] + [point for point, _ in progress.failed]:
-                        del in_flight[point.index]
+                    for index in progress.ended:
+                        del in_flight[index]
                     yield replace(progress, provenance=self._provenance)
                 return
             except jax.errors.JaxRuntimeError as error:

@@ -175,8 +175,8 @@ class _Training:
         if isinstance(answer, ray.exceptions.RayError):
             return self._lost(member, answer)
         progress, member.slots = answer
-        for point in [trial.point for trial in progress.finished] + [point for point, _ in progress.failed]:
-            del member.held[point.index]
+        for index in progress.ended:
+            del member.held[index]
         # Workers train at the same time, so their times must not be added up.
         now = time.monotonic()
         seconds, self._reported = min(progress.seconds, now - self._reported), now

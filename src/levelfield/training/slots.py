@@ -60,15 +60,15 @@ def train(
             held[position] = None
             program.leave(position)
         in_flight = {position: flight for position, flight in enumerate(held) if flight}
+        progress = Progress(optimizer, finished, failed, len(in_flight), trained, elapsed)
         try:
-            yield Progress(optimizer, finished, failed, len(in_flight), trained, elapsed)
+            yield progress
         except GeneratorExit:  # the run is stopped
             if checkpoints and checkpoints.due(in_flight.values(), ending=True):
                 checkpoints.save(in_flight, program.snapshot(slots))
             raise
         if checkpoints:  # the caller has stored what has finished
-            ended = [trial.point for trial in finished] + [point for point, _ in failed]
-            checkpoints.settle([point.index for point in ended])
+            checkpoints.settle(progress.ended)
             if checkpoints.due(in_flight.values()):
                 checkpoints.save(in_flight, program.snapshot(slots))
 
