@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import jax
 
 from levelfield.errors import TrialFailed
+from levelfield.executors._jax import JaxExecutor, job
 from levelfield.executors.base import Take, hand_out
-from levelfield.executors.local import LocalExecutor, job
 from levelfield.study import Study
 from levelfield.trial import Point, Progress, Trial
 
@@ -38,7 +38,7 @@ class Request:
 class CombiningExecutor:
     """An executor for one of several tasks (see ``Dispatcher``). It remembers what it has trained."""
 
-    def __init__(self, local: LocalExecutor, requests: SimpleQueue[Request | None]) -> None:
+    def __init__(self, local: JaxExecutor, requests: SimpleQueue[Request | None]) -> None:
         self.trained: list[Trial] = []
         self.check, self.gradient_scale = local.check, local.gradient_scale
         self._requests = requests
@@ -64,10 +64,10 @@ class Dispatcher:
     """
 
     def __init__(self, slots: int | None = None) -> None:
-        self._local = LocalExecutor()  # comes first, because it gives JAX all cores
+        self._local = JaxExecutor()  # comes first, because it gives JAX all cores
         slots = slots or (ON_CPU if jax.default_backend() == "cpu" else ON_GPU)
         small = min(slots, max(ON_CPU, slots // PART))
-        self._executors = {count: LocalExecutor(count) for count in (small, slots)}
+        self._executors = {count: JaxExecutor(count) for count in (small, slots)}
         self._stretches = 0
 
     def run(self, tasks: Mapping[str, Callable[[CombiningExecutor], T]]) -> dict[str, T]:

@@ -10,8 +10,8 @@ import numpy as np
 from training_helpers import by_index
 
 import levelfield as lf
+from levelfield.executors._jax import JaxExecutor
 from levelfield.executors.base import hand_out
-from levelfield.executors.local import LocalExecutor
 from levelfield.search import Search
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.trial import Point, Progress, Trial
@@ -35,12 +35,12 @@ def points(count: int = 5, optimizer: str = "momentum") -> list[Point]:
     return [Search(STUDY, optimizer).point(index) for index in range(count)]
 
 
-def saving(folder: Path, slots: int = 4) -> LocalExecutor:
+def saving(folder: Path, slots: int = 4) -> JaxExecutor:
     """Return an executor that saves after each segment."""
-    return LocalExecutor(slots, CheckpointFolder(folder, interval=0.0))
+    return JaxExecutor(slots, CheckpointFolder(folder, interval=0.0))
 
 
-def segments(executor: LocalExecutor, handed_out: list[Point], optimizer: str = "momentum") -> Iterator[Progress]:
+def segments(executor: JaxExecutor, handed_out: list[Point], optimizer: str = "momentum") -> Iterator[Progress]:
     return executor.train(STUDY, hand_out(optimizer, handed_out))
 
 
@@ -84,7 +84,7 @@ def assert_equal(ours: list[Trial], theirs: list[Trial]) -> None:
 
 @functools.cache
 def undisturbed(optimizer: str = "momentum", slots: int = 4) -> list[Trial]:
-    return finish(segments(LocalExecutor(slots), points(optimizer=optimizer), optimizer))[0]
+    return finish(segments(JaxExecutor(slots), points(optimizer=optimizer), optimizer))[0]
 
 
 def checkpoint(folder: Path, after: int = 3, count: int = 3) -> Path:

@@ -38,7 +38,7 @@ from training_helpers import WALK, by_index, from_list
 import levelfield as lf
 from levelfield import run
 from levelfield.data import Data, Stream
-from levelfield.executors.local import LocalExecutor
+from levelfield.executors._jax import JaxExecutor
 from levelfield.rules import get_rule
 from levelfield.training import checkpoints as module
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints, InFlight
@@ -84,7 +84,7 @@ def test_a_trial_continues_with_its_time_and_in_any_slot(tmp_path):
 def test_a_run_that_is_stopped_saves_trials_that_have_trained_for_a_while(tmp_path, monkeypatch, seconds, is_saved):
     """By Ctrl-C or SIGTERM. Nothing was saved before, because the interval is long."""
     monkeypatch.setattr("levelfield.training.checkpoints._WORTH_SAVING", seconds)
-    executor = LocalExecutor(4, CheckpointFolder(tmp_path / "saved", interval=3600.0))
+    executor = JaxExecutor(4, CheckpointFolder(tmp_path / "saved", interval=3600.0))
     progress = segments(executor, points(3, "adam"), "adam")
     next(progress)
     next(progress)
@@ -231,7 +231,7 @@ def test_trials_shorter_than_the_interval_are_not_saved(tmp_path, monkeypatch):
     assert not checkpoints.due(entered[2:])  # 60: the others have ended
     assert checkpoints.due(entered[2:])  # 70
     assert not checkpoints.due([])
-    list(segments(LocalExecutor(4, CheckpointFolder(tmp_path, interval=1e6)), points()))
+    list(segments(JaxExecutor(4, CheckpointFolder(tmp_path, interval=1e6)), points()))
     assert saved == []
 
 

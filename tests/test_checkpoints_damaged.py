@@ -26,7 +26,7 @@ from checkpoint_helpers import (
 )
 
 from levelfield.executors import local
-from levelfield.executors.local import LocalExecutor
+from levelfield.executors._jax import JaxExecutor
 from levelfield.training import checkpoints as module
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.program import program
@@ -34,7 +34,7 @@ from levelfield.training.program import program
 # Checkpoints that are foreign or damaged
 
 
-def restarted(folder: Path, executor: LocalExecutor | None = None) -> list[str]:
+def restarted(folder: Path, executor: JaxExecutor | None = None) -> list[str]:
     """Train again in a folder whose checkpoint must be of no use; return the notes."""
     trials, notes, steps = finish(segments(executor or saving(folder), points(3, "adam"), "adam"))
     assert_equal(trials, undisturbed("adam")[:3])
@@ -72,7 +72,7 @@ def test_another_number_of_slots_does_not_continue_a_checkpoint(tmp_path):
     trials, notes, steps = finish(segments(saving(tmp_path, 2), points(3, "adam"), "adam"))
     assert_equal(trials, undisturbed("adam", 2)[:3])
     assert steps == 3 * STEPS
-    slots = [LocalExecutor(asked)._count(STUDY) for asked in (4, 2)]
+    slots = [JaxExecutor(asked)._count(STUDY) for asked in (4, 2)]
     assert notes == [f"checkpoint {path.name} is ignored: it was made with slots {slots[0]}, not {slots[1]}"]
 
 
@@ -168,7 +168,7 @@ def test_something_else_in_the_folder_is_no_checkpoint(tmp_path):
 # Saving that fails
 
 
-def assert_trains_without(executor: LocalExecutor, folder: Path) -> None:
+def assert_trains_without(executor: JaxExecutor, folder: Path) -> None:
     trials, notes, _ = finish(segments(executor, points(3, "adam"), "adam"))
     assert_equal(trials, undisturbed("adam")[:3])
     (note,) = notes

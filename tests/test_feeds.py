@@ -16,16 +16,17 @@ from training_helpers import from_list
 
 import levelfield as lf
 from levelfield.data import Data, Pass, Stream
+from levelfield.environment import available_cores
 from levelfield.errors import OutOfMemory, StudyError
 from levelfield.executors import local
+from levelfield.executors._jax import JaxExecutor
 from levelfield.executors.base import Take, hand_out
-from levelfield.executors.local import LocalExecutor
 from levelfield.models.layers import cross_entropy
 from levelfield.models.regularization import l2_regularized, weight_decay
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
-from levelfield.training.program import Job, Program, available_cores, program
+from levelfield.training.program import Job, Program, program
 from levelfield.training.shuffle import batch_indices
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
@@ -242,7 +243,7 @@ def first_points(count: int) -> Take:
     return hand_out("sgd", map(Search(quadratic(), "sgd").point, range(count)))
 
 
-def run(executor: LocalExecutor, study: lf.Study) -> tuple[list[Trial], list[str]]:
+def run(executor: JaxExecutor, study: lf.Study) -> tuple[list[Trial], list[str]]:
     segments = list(executor.train(study, first_points(study.pool)))
     finished = [trial for segment in segments for trial in segment.finished]
     return sorted(finished, key=lambda trial: trial.point.index), [segment.note for segment in segments if segment.note]
@@ -264,9 +265,9 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
                 raise jax.errors.JaxRuntimeError(str(Exhausted()))
             yield segment
 
-    expected, _ = run(LocalExecutor(2), quadratic())
+    expected, _ = run(JaxExecutor(2), quadratic())
     monkeypatch.setattr(local, "train", failing)
-    finished, notes = run(LocalExecutor(8), quadratic())
+    finished, notes = run(JaxExecutor(8), quadratic())
     assert calls == [8, 4, 2]
     assert notes == ["out of memory with 8 slots; continuing with 4", "out of memory with 4 slots; continuing with 2"]
     assert [trial.point.index for trial in finished] == list(range(8))
@@ -281,7 +282,7 @@ def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
         yield
 
     monkeypatch.setattr(local, "train", failing)
-    (progress,) = [part for part in LocalExecutor(2).train(quadratic(), first_points(2)) if part.failed]
+    (progress,) = [part for part in JaxExecutor(2).train(quadratic(), first_points(2)) if part.failed]
     assert isinstance(progress.error, OutOfMemory)
     assert "a single trial with batch_size = 16 does not fit" in progress.failed[0].reason
 
@@ -292,7 +293,7 @@ def test_another_failure_is_not_mistaken_for_lack_of_memory(monkeypatch):
         yield
 
     monkeypatch.setattr(local, "train", failing)
-    (progress,) = LocalExecutor(2).train(quadratic(), first_points(2))
+    (progress,) = JaxExecutor(2).train(quadratic(), first_points(2))
     assert [failure.point.index for failure in progress.failed] == [0, 1]
     assert progress.failed[0].reason == "JaxRuntimeError: INTERNAL: something else"
 
@@ -305,7 +306,7 @@ def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
 
     monkeypatch.setattr(Program, "memory", property(memory))
     monkeypatch.setattr(local.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
-    finished, notes = run(LocalExecutor(8), quadratic())
+    finished, notes = run(JaxExecutor(8), quadratic())
     assert notes == ["8 slots need more memory than available; using 2"]
     assert len(finished) == 8
 
@@ -314,7 +315,7 @@ def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
 def test_devices_have_equally_many_slots(asked, pool, slots, monkeypatch):
     """At least as many as requested, so that no device is idle, but not many more than the pool has trials."""
     monkeypatch.setattr(local.jax, "local_device_count", lambda: 2)
-    assert LocalExecutor(asked)._count(quadratic().replace(trials=1, pool=pool)) == slots
+    assert JaxExecutor(asked)._count(quadratic().replace(trials=1, pool=pool)) == slots
 
 
 def test_a_device_holds_the_data_once_for_any_number_of_slots():
@@ -338,6 +339,6 @@ def test_training_needs_nothing_that_only_linux_has(monkeypatch):
     for name in ("sched_getaffinity", "sysconf"):
         monkeypatch.delattr(os, name)
     assert available_cores() == os.cpu_count()
-    trials, notes = run(LocalExecutor(2), quadratic())
+    trials, notes = run(JaxExecutor(2), quadratic())
     assert len(trials) == 8
     assert notes == []

@@ -107,7 +107,7 @@ for command in (["list"], ["get", "toy", "--from", {cache!r}], ["list", "--json"
 
 def test_training_runs_without_the_reporting_libraries():
     """A machine that only trains does not need them."""
-    code = "import levelfield.executors.local, levelfield.run, levelfield.store, levelfield.models.fashion_mini"
+    code = "import levelfield.executors._jax, levelfield.run, levelfield.store, levelfield.models.fashion_mini"
     assert not loaded_by(code) & {"altair", "polars", "vl_convert", "typer", "jinja2"}
 
 

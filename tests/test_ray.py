@@ -18,8 +18,8 @@ import pytest
 import levelfield as lf
 from levelfield.errors import UsageError
 from levelfield.executors import get_executor
+from levelfield.executors._jax import JaxExecutor
 from levelfield.executors.base import Take, hand_out
-from levelfield.executors.local import LocalExecutor
 from levelfield.search import Search
 from levelfield.trial import Batch, Progress, Trial
 from levelfield.user_code import code_files, place_code
@@ -116,7 +116,7 @@ def collect(progress: Iterator[Progress]) -> Trials:
 
 @pytest.fixture(scope="module")
 def undisturbed() -> Trials:
-    return collect(LocalExecutor(2).train(STUDY, all_points(STUDY)))
+    return collect(JaxExecutor(2).train(STUDY, all_points(STUDY)))
 
 
 def assert_same(ours: Trials, theirs: Trials) -> None:
@@ -155,7 +155,7 @@ def test_the_driver_of_a_run_on_a_given_cluster_imports_no_jax(ray_cluster, tmp_
     here: Trials = {}
     for name in QUICK.optimizers:
         taken = [trial.point for trial in trials[name]]
-        here |= collect(LocalExecutor(2).train(QUICK, hand_out(name, taken)))
+        here |= collect(JaxExecutor(2).train(QUICK, hand_out(name, taken)))
     assert_same(stored, here)
 
 

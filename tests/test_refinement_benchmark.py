@@ -13,7 +13,7 @@ from helpers import make_study
 
 from levelfield.analysis.intervals import Interval
 from levelfield.analysis.ranges import Place
-from levelfield.executors.local import LocalExecutor
+from levelfield.executors._jax import JaxExecutor
 from levelfield.run import read_pools, run
 from levelfield.search import Search
 from levelfield.space import parse_axis
@@ -117,7 +117,7 @@ def test_trials_that_train_together_are_those_of_the_local_executor():
     tasks = {name: lambda executor, study=study: trials_of(study, executor) for name, study in studies.items()}
     together = combining.Dispatcher(slots=4).run(tasks)
     for name, study in studies.items():
-        alone = trials_of(study, LocalExecutor(2))
+        alone = trials_of(study, JaxExecutor(2))
         assert [(trial.point, trial.status) for trial in together[name]] == [
             (trial.point, trial.status) for trial in alone
         ]

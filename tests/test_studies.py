@@ -8,7 +8,7 @@ import pytest
 from training_helpers import from_list
 
 import levelfield as lf
-from levelfield.executors.local import job
+from levelfield.executors._jax import job
 from levelfield.search import Search
 from levelfield.study import built_in_studies
 from levelfield.training.program import program

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from levelfield.taxonomy.order import inclusions
     from levelfield.taxonomy.simulation import simulate
     from levelfield.taxonomy.verify import verify
+    from levelfield.training_code import Trainable, TrialRun, trainable
     from levelfield.trial import Target
     from levelfield.usual import departures
-    from levelfield.workload import Workload
+    from levelfield.workload import BaseWorkload, Workload
     from levelfield.workloads import register_workload
 
 _MODULES = {
+    "BaseWorkload": "workload",
     "Comparison": "comparison",
     "Data": "data",
     "Dataset": "datasets.sources",
@@ -52,6 +54,8 @@ _MODULES = {
     "Study": "study",
     "Summary": "comparison",
     "Target": "trial",
+    "Trainable": "training_code",
+    "TrialRun": "training_code",
     "Workload": "workload",
     "beats": "analysis.intervals",
     "best_of": "analysis.best_of",
@@ -72,10 +76,12 @@ _MODULES = {
     "separated": "analysis.intervals",
     "simulate": "taxonomy.simulation",
     "summary": "comparison",
+    "trainable": "training_code",
     "verify": "taxonomy.verify",
 }
 
 __all__ = [
+    "BaseWorkload",
     "Comparison",
     "Data",
     "Dataset",
@@ -90,6 +96,8 @@ __all__ = [
     "Study",
     "Summary",
     "Target",
+    "Trainable",
+    "TrialRun",
     "Workload",
     "beats",
     "best_of",
@@ -110,6 +118,7 @@ __all__ = [
     "separated",
     "simulate",
     "summary",
+    "trainable",
     "verify",
 ]
 

@@ -1,4 +1,4 @@
-"""Settings from environment variables."""
+"""What the environment tells: settings from variables, and the cores to use."""
 
 from __future__ import annotations
 
@@ -17,3 +17,15 @@ def positive_number(variable: str, default: float, unit: str) -> float:
     if not number > 0:
         raise UsageError(f"{variable} = {text!r}: expected a positive number of {unit}")
     return number
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def stall_seconds() -> float:
+    """Return after how many seconds without an evaluation training seems to hang."""
+    return 60 * positive_number("LEVELFIELD_STALL_MINUTES", 60.0, "minutes")

@@ -90,7 +90,7 @@ def _table(study: Study, name: str, trials: Sequence[Trial], curves: bool) -> _T
         "in_pool": [trial.feasible and trial.point.index in window for trial in trials],
         "seed": [point.seed for point in points],
         "seconds": [trial.seconds for trial in trials],
-        **({"code": [trial.code for trial in trials]} if study.code else {}),
+        **({"code": [trial.code for trial in trials]} if study.code_files else {}),
         **{f"hp_{key}": [point.hyperparameters.get(key) for point in points] for key in keys},
     }
     shown = slice(None) if curves else slice(-1, None)

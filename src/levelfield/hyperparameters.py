@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from levelfield.errors import SpaceError, UnknownName
 from levelfield.space import Axis, Value
 
-Kind = Literal["number", "integer", "switch", "text", "object"]
+Kind = Literal["number", "integer", "switch", "text", "object", "any"]
 _EXPECTED = {"number": "a number", "integer": "an integer", "switch": "true or false", "text": "a string"}
 
 # The groups in which a ladder of tuning protocols frees hyperparameters, one after the other; "" holds the rest.
@@ -28,7 +28,7 @@ class Hyperparameter:
     required: bool = True
     open: bool = False  # low itself is excluded
     traced: bool = True  # can differ between trials; otherwise it is part of the compiled program
-    kind: Kind = "number"  # an "object" can be passed in Python but not set in a study
+    kind: Kind = "number"  # an "object" can be passed in Python but not set in a study; "any" is not checked
     default: Any = None  # the value if it is not required and not given
     usual: float | None = None  # the common value when it is not tuned
     group: str = ""  # the group of GROUPS with which a ladder tunes it
@@ -81,6 +81,8 @@ def check_hyperparameters(owner: str, hyperparameters: Any) -> None:
 
 def check_domain(axis: Axis, hyperparameter: Hyperparameter) -> None:
     """Raise if an axis of a search space reaches values that the hyperparameter cannot take."""
+    if hyperparameter.kind == "any":
+        return
     if hyperparameter.kind == "object":
         raise SpaceError(f"{axis.key} cannot be set in a study: it is not a number, a switch or a string; leave it out")
     if axis.one_minus:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -270,6 +270,16 @@ def get_rule(name: str) -> Rule:
     if name not in _RULES:
         raise UnknownName.of("rule", name, [*_RULES, *_registered, "optax.adamw"])
     return _RULES[name]
+
+
+def declared_rule(name: str, hyperparameters: Iterable[str]) -> Rule:
+    """Return a rule that levelfield does not know: custom training code knows what it means."""
+
+    def build(**values: Any) -> Any:
+        raise UnknownName.of("rule", name, [*_RULES, *_registered])
+
+    declared = dict.fromkeys(hyperparameters, Hyperparameter(required=False, kind="any"))
+    return Rule(name, _completed(declared, {}), build)
 
 
 def rule_file(name: str) -> str:

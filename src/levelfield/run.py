@@ -31,16 +31,17 @@ from levelfield.formatting import join_words, pluralize
 from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount, pool_window
 from levelfield.store import Store
-from levelfield.study import Study
+from levelfield.study import Study, workload_of
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
+from levelfield.training_code import Trainable
 from levelfield.trial import Failure, Point, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
-from levelfield.workloads import get_workload
+from levelfield.workload import Workload
 
 Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
@@ -110,6 +111,11 @@ def coverage(study: Study, gradient_scale: float | None = None, executor: str | 
     return study_coverage(study, gradient_scale, use_jax=True)
 
 
+def is_trainable(study: Study) -> bool:
+    """Return whether trials of the study can be trained here; otherwise they are imported."""
+    return study.search != "imported" and isinstance(workload_of(study), Workload | Trainable)
+
+
 def compare(
     study: Study,
     location: Location | None = None,
@@ -125,6 +131,9 @@ def compare(
     """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
     if reruns < 0:
         raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
+    if not is_trainable(study):
+        with opened(study, location, create=False) as store:
+            return read(study, store), None
     chosen = prepared(study, executor, slots, checkpoints)
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
@@ -221,7 +230,7 @@ def read_pools(study: Study, store: Store) -> Results:
 
 def read_states(study: Study, store: Store) -> dict[str, PoolState]:
     """Return how full each optimizer's pool is, and its best final value, without reading the curves."""
-    sign = get_workload(study.workload).metrics[study.select].sign
+    sign = workload_of(study).metrics[study.select].sign
     states = {}
     for name in study.optimizers:
         ends = store.ends(study.identity(name), study.select)
@@ -340,7 +349,7 @@ def _failures(name: str, failed: Sequence[Failure]) -> str:
 
 def _provenance(study: Study, executor: Executor) -> dict[str, Any]:
     """Return what is stored with all trials of a study, wherever they are trained."""
-    content: dict[str, Any] = {"code": code_digest(study.code)} if study.code else {}
+    content: dict[str, Any] = {"code": code_digest(*files)} if (files := study.code_files) else {}
     if any(edge.has_limit for edge in inclusions(study)):
         content["gradient_scale"] = executor.gradient_scale(study)
     return content
@@ -384,7 +393,7 @@ def _stale_counts(study: Study, store: Store) -> dict[str, str]:
 
 
 def _other_code(study: Study) -> str:
-    return f"a different version of {Path(study.code or '').name} than the current one"
+    return f"a different version of {study.code_name} than the current one"
 
 
 def _keep_extra_trials_apart(results: Results, store: Store) -> None:
@@ -421,7 +430,7 @@ def follow(
 
 def _train_extra(study: Study, optimizer: str, point: Point, store: Store, executor: Executor) -> None:
     """Train a point that no other runner would train."""
-    metrics = get_workload(study.workload).metrics
+    metrics = workload_of(study).metrics
     with interruption.deferred():
         for progress in executor.train(study, hand_out(optimizer, [point])):
             if progress.failed:

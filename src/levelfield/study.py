@@ -13,18 +13,29 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from levelfield.command import Command
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.hyperparameters import Hyperparameter, check_domain
-from levelfield.rules import Rule, get_rule, rule_file
+from levelfield.rules import Rule, declared_rule, get_rule, rule_file
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
 from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
-from levelfield.trial import Target
+from levelfield.training_code import Trainable
+from levelfield.trial import Direction, Target
 from levelfield.user_code import code_digest, run_code
-from levelfield.workload import Workload
-from levelfield.workloads import get_workload, workload_file
+from levelfield.workload import BaseWorkload, Workload
+from levelfield.workloads import get_workload, workload_file, workload_names, workloads_of
 
-__all__ = ["Optimizer", "Refined", "Study", "built_in_studies", "digest", "load_study", "optimizer_table"]
+__all__ = [
+    "Optimizer",
+    "Refined",
+    "Study",
+    "built_in_studies",
+    "digest",
+    "load_study",
+    "optimizer_table",
+    "workload_of",
+]
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,8 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+Sampling = Literal["random", "quasirandom", "grid", "adaptive", "manual", "unknown"]
+
 POOL_FACTOR = 5  # N / K unless the study gives N
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**31, strict=True)]  # steps are counted in int32
@@ -94,6 +107,7 @@ Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**31, strict=Tru
 class Study(BaseModel):
     """One workload, several optimizers, a step budget, K, N, a target and a seed.
 
+    A study that gives ``metrics`` declares its workload itself: its trials are trained by ``command``, or imported.
     Keyword arguments have the shape of a study file. Invalid content raises a one-line StudyError.
     """
 
@@ -102,9 +116,14 @@ class Study(BaseModel):
     name: str = "study"
     description: str = ""
     code: str | None = None  # a Python file that registers custom workloads, rules and inclusions
-    workload: str
+    workload: str  # default: the only one that the code registers, or the study's name if it declares its own
+    metrics: dict[str, Direction] | None = None  # of a workload that the study declares
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None  # trains a trial of that workload
+    folder: str | None = None  # where the command runs; default: the study file's folder
+    trial_timeout: Annotated[float, Field(gt=0)] | None = None  # seconds; of trials that custom code trains
+    retries: Annotated[int, Field(ge=0, strict=True)] = 1  # of a failed trial that custom code trains
     steps: Count
-    batch_size: Count  # default: the workload's, like the next two
+    batch_size: Count | None = None  # default: the workload's, like the next two
     eval_interval: Count
     select: str
     trials: Count
@@ -112,7 +131,9 @@ class Study(BaseModel):
     replacement: bool = True  # how K trials are drawn from the pool; True as in the paper, False is unbiased
     target: Target | None = None
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)] = 0
-    search: Literal["quasirandom", "grid"] = "quasirandom"
+    search: Literal["quasirandom", "grid", "imported"] = "quasirandom"
+    sampling: Sampling | None = None  # how the points of imported trials were chosen
+    inferred: bool = False  # whether the search spaces are what the imported trials span
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # relative to another study; below 1 it is a dry run
     refined: tuple[Refined, ...] = ()  # how its spaces came about, first to last
     schedule: dict[str, Any] = {"kind": "constant"}
@@ -128,21 +149,26 @@ class Study(BaseModel):
     @classmethod
     def _fill_in(cls, content: dict[str, Any]) -> dict[str, Any]:
         code = content.get("code")
-        if not isinstance(content.get("workload"), str) or not isinstance(code, str | None):
+        if not isinstance(code, str | None):
             return content  # the field's own validator refuses it
         if code is not None:
             content = content | {"code": run_code(code)}
-        workload = get_workload(content["workload"])
+        if "workload" not in content:
+            content = content | _default_workload(content)
+        if not isinstance(content.get("workload"), str):
+            return content
+        workload = _workload(content)
+        steps = content.get("steps")
         defaults = {
             "batch_size": workload.batch_size,
-            "eval_interval": workload.eval_interval,
+            "eval_interval": workload.eval_interval or (max(1, steps // 20) if isinstance(steps, int) else 1),
             "select": workload.select,
         }
-        return defaults | content
+        return {key: value for key, value in defaults.items() if value is not None} | content
 
     @model_validator(mode="after")
     def _check(self) -> Study:
-        workload = get_workload(self.workload)
+        workload = workload_of(self)
         if not self.name.isprintable() or "/" in self.name or not self.name.strip(". "):
             raise StudyError(f"name = {self.name!r}: expected a valid folder name, because results are stored under it")
         for metric in [self.select, *([self.target.metric] if self.target else [])]:
@@ -160,6 +186,10 @@ class Study(BaseModel):
                 self._check_grid(self.optimizers[name])
             except (SpaceError, UnknownName, StudyError) as error:
                 raise type(error)(f"optimizers.{name}: {error}") from None
+        if isinstance(workload, Trainable) and isinstance(workload.train, Command):
+            workload.train.check({name: self.optimizers[name].space.names for name in self.optimizers})
+        if (self.search == "imported") != (self.sampling is not None):
+            raise StudyError('search = "imported" needs sampling = "random" (or another), and only then')
         if "pool" not in self.model_fields_set:
             self.__dict__["pool"] = self._default_pool()
         if self.trials > self.pool:
@@ -171,7 +201,8 @@ class Study(BaseModel):
 
     def _default_pool(self) -> int:
         """Return 5 K, which bounds the median best of K from both sides, or the size of the smallest grid."""
-        return int(min([POOL_FACTOR * self.trials, *map(self.points, self.optimizers)]))
+        sizes = map(self.points, self.optimizers) if self.search == "grid" else ()
+        return int(min([POOL_FACTOR * self.trials, *sizes]))
 
     def _check_grid(self, optimizer: Optimizer) -> None:
         if self.search != "grid":
@@ -193,17 +224,40 @@ class Study(BaseModel):
 
         Trials of a built-in rule on a built-in workload do not depend on the study's code.
         """
-        depends = rule_file(self.optimizer(optimizer).rule.name) or workload_file(self.workload)
-        return code_digest(self.code) if self.code and depends else ""
+        custom = isinstance(workload_of(self), Trainable) or workload_file(self.workload)
+        depends = custom or rule_file(self.optimizer(optimizer).rule.name)
+        return code_digest(*self.code_files) if depends else ""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether its trials allow tests: those of a tuner that learns, or chosen by hand, are not independent."""
+        return self.sampling not in ("adaptive", "manual", "unknown")
+
+    @property
+    def code_files(self) -> list[str]:
+        """The files of custom code: ``code``, the one that defines a trainable workload, or what a command runs."""
+        if self.code:
+            return [self.code]
+        workload = workload_of(self)
+        if not isinstance(workload, Trainable):
+            return []
+        return workload.train.files() if isinstance(workload.train, Command) else [workload.file]
+
+    @property
+    def code_name(self) -> str:
+        """The names of the files of custom code."""
+        return ", ".join(Path(file).name for file in self.code_files)
 
     def points(self, optimizer: str) -> float:
-        """Return how many points an optimizer's search has: the size of its grid, or infinity."""
+        """Return how many points an optimizer's search has: a grid's size, infinity, or 0 if it was elsewhere."""
+        if self.search == "imported":
+            return 0
         return self.optimizer(optimizer).space.size if self.search == "grid" else math.inf
 
     def domain(self, optimizer: str, hyperparameter: str) -> Hyperparameter:
         """Return which values a hyperparameter of an optimizer may take: its rule's, schedule's or workload's."""
         chosen = self.optimizer(optimizer)
-        return _domains(chosen.rule, chosen.schedule, get_workload(self.workload))[hyperparameter]
+        return _domains(chosen.rule, chosen.schedule, workload_of(self))[hyperparameter]
 
     def replace(self, **changes: Any) -> Study:
         """Return the study with some fields changed and checked again; ``None`` leaves a field unchanged.
@@ -243,6 +297,7 @@ class Study(BaseModel):
     def spec(self) -> dict[str, Any]:
         """Return the study as a file holds it, with every default written out."""
         content = self.model_dump(exclude={"optimizers", "schedule", "refined"}, exclude_none=True)
+        content = {key: _plain(value) for key, value in content.items() if not _is_unset(key, value)}
         if self.refined:
             content["refined"] = [change.model_dump(exclude_defaults=True) for change in self.refined]
         return content | {"optimizers": {name: optimizer.spec() for name, optimizer in self.optimizers.items()}}
@@ -250,16 +305,18 @@ class Study(BaseModel):
     def to_toml(self, folder: Path | None = None) -> str:
         """Return the study as a file for a folder, by default the folder of its code."""
         content = self.spec()
-        if self.code:
-            content["code"] = os.path.relpath(self.code, Path(folder or Path(self.code).parent).resolve())
+        for key in ("code", "folder"):
+            if path := content.get(key):
+                default = Path(path).parent if key == "code" else path
+                content[key] = os.path.relpath(path, Path(folder or default).resolve())
         return to_toml(content)
 
     def definition(self, name: str) -> dict[str, Any]:
         """Return everything that defines an optimizer's trials. K, N, the target and display names do not."""
         optimizer = self.optimizer(name)
-        return {
+        content = {
             "workload": self.workload,
-            "version": get_workload(self.workload).version,
+            "version": workload_of(self).version,
             "steps": self.steps,
             "batch_size": self.batch_size,
             "eval_interval": self.eval_interval,
@@ -268,7 +325,9 @@ class Study(BaseModel):
             "rule": optimizer.rule.name,
             "schedule": optimizer.schedule,
             "space": optimizer.space.spec(),
-        } | ({"rule_version": optimizer.rule.version} if optimizer.rule.version != 1 else {})
+        }
+        content |= {"rule_version": optimizer.rule.version} if optimizer.rule.version != 1 else {}
+        return content | ({"command": list(self.command)} if self.command else {})
 
     def identity(self, name: str) -> str:
         """Return a digest of the definition: equal where the trials are the same, whatever the study."""
@@ -279,6 +338,55 @@ class Study(BaseModel):
         trials = len(self.optimizers) * self.pool
         free = {name: [axis.key for axis in optimizer.space.free] for name, optimizer in self.optimizers.items()}
         return {"trials": trials, "trial_steps": trials * self.steps, "free": free}
+
+
+def workload_of(study: Study) -> BaseWorkload:
+    """Return a study's workload: the one that it declares, or else the one of its name."""
+    return _workload(study.__dict__)
+
+
+def _workload(content: Mapping[str, Any]) -> BaseWorkload:
+    """Return the workload of a study's content, which may not have been validated."""
+    name, metrics, command = content["workload"], content.get("metrics"), content.get("command")
+    if metrics is None:
+        if command is not None:
+            raise StudyError('command needs metrics: expected a table such as metrics = { train_loss = "minimize" }')
+        return get_workload(name)
+    if name in workload_names():
+        raise StudyError(
+            f"metrics: workload {name!r} has its own; choose another name for the workload, or leave it out"
+        )
+    if not isinstance(metrics, Mapping) or len(metrics) == 0:
+        raise StudyError(f'metrics = {metrics!r}: expected a table such as {{ valid_error = "minimize" }}')
+    if "select" not in content and len(metrics) > 1:
+        raise StudyError(f"select is missing: expected one of the metrics: {', '.join(metrics)}")
+    about = {"name": name, "metrics": metrics, "select": content.get("select", next(iter(metrics)))}
+    about |= {"summary": str(content.get("description", ""))}
+    if command is None:
+        return BaseWorkload(**about)
+    if isinstance(command, str) or not all(isinstance(argument, str) for argument in command):
+        raise StudyError(f"command = {command!r}: expected a list of strings, a program and its arguments")
+    return Trainable(**about, train=Command(tuple(command), str(content.get("folder") or Path.cwd())))
+
+
+def _default_workload(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of the workload of a study that does not give one; nothing if it cannot be told."""
+    if "metrics" in content:
+        return {"workload": content.get("name", "study")}
+    registered = workloads_of(content["code"]) if content.get("code") else []
+    if len(registered) > 1:
+        raise StudyError(f"workload is missing: the code registers several: {', '.join(registered)}")
+    return {"workload": registered[0]} if registered else {}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as TOML has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_unset(key: str, value: Any) -> bool:
+    """Return whether a field that few studies need has its default."""
+    return (key, value) in (("inferred", False), ("retries", 1))
 
 
 def digest(content: Any) -> str:
@@ -306,18 +414,19 @@ def load_study(source: str | Path) -> Study:
         raise StudyError(f"{source}: {error}") from None
 
 
-def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workload: Workload) -> Optimizer:
+def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workload: BaseWorkload) -> Optimizer:
     if isinstance(table, Optimizer):
         return table
     if not isinstance(table, Mapping):
         raise StudyError(f"{table!r}: expected a table of hyperparameters")
     table = dict(table)
-    rule = get_rule(_text(table, "rule", name))
-    if "learning_rate" not in rule.hyperparameters:
-        raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
+    rule_name = _text(table, "rule", name)
     protocol = _text(table, "protocol", "")
     corrected = table.pop("corrected", {})
     kind, schedule = _schedule(table.pop("schedule", {}), study_schedule)
+    rule = _rule(rule_name, table, workload)
+    if "learning_rate" not in rule.hyperparameters and (kind != "constant" or isinstance(workload, Workload)):
+        raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
     for key in table.keys() & schedule.keys():
         raise StudyError(f"{key} is given both in the optimizer's table and in its schedule; keep the schedule's")
     # Weight decay belongs to the rule or the workload, never to both: a rule's own takes precedence.
@@ -338,6 +447,17 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
         if key not in (keys := [axis.key for axis in space]):
             raise UnknownName.of("axis of this space", key, keys)
     return Optimizer(name, rule, kind, space, protocol, {key: str(note) for key, note in corrected.items()})
+
+
+def _rule(name: str, table: Mapping[str, Any], workload: BaseWorkload) -> Rule:
+    """Return a rule. Only JAX needs to know it: for other training code it may be just a name."""
+    try:
+        return get_rule(name)
+    except UnknownName:
+        if isinstance(workload, Workload):
+            raise
+        names = [axis.name for axis in Space.parse(table) if axis.name not in workload.hyperparameters]
+        return declared_rule(name, names)
 
 
 def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -362,7 +482,7 @@ def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     return kind, values
 
 
-def _domains(rule: Rule, schedule: str, workload: Workload) -> dict[str, Hyperparameter]:
+def _domains(rule: Rule, schedule: str, workload: BaseWorkload) -> dict[str, Hyperparameter]:
     return {**workload.hyperparameters, **SCHEDULES[schedule], **rule.hyperparameters}
 
 

@@ -36,6 +36,8 @@ def read_study(source: str | Path) -> dict[str, Any]:
         raise StudyError(f"{source}: not valid TOML: {error}") from None
     if isinstance(content.get("code"), str):
         content["code"] = str(path.parent / content["code"])
+    if "command" in content and isinstance(content.get("folder", ""), str):
+        content["folder"] = str((path.parent / content.get("folder", "")).resolve())
     return {"name": name} | content
 
 

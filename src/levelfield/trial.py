@@ -107,6 +107,7 @@ class Failure(NamedTuple):
 
     point: Point
     reason: str
+    details: str = ""  # where it happened and what was printed before, if that is known
 
 
 @dataclass(frozen=True)
@@ -127,4 +128,4 @@ class Progress:
     @property
     def ended(self) -> list[int]:
         """The indices of the points whose trials finished or failed."""
-        return [trial.point.index for trial in self.finished] + [point.index for point, _ in self.failed]
+        return [trial.point.index for trial in self.finished] + [failure.point.index for failure in self.failed]

@@ -66,14 +66,16 @@ def run_code(source: str) -> str:
     return file
 
 
-def code_digest(file: str) -> str:
-    """Return a digest of a code file that has been run, or is being run, and of the modules next to it that it imports.
+def code_digest(*files: str) -> str:
+    """Return a digest of code files and of the modules next to them that they import; "" if there are no files.
 
     It does not depend on where the files lie, nor on what has been imported before.
     """
-    folder, digests = Path(file).parent, _loaded.get(file) or _running.get(file) or _digests(Path(file))
-    parts = sorted((str(Path(name).relative_to(folder)), digest) for name, digest in digests.items())
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+    parts: list[tuple[str, str]] = []
+    for file in files:
+        folder, digests = Path(file).parent, _loaded.get(file) or _running.get(file) or _digests(Path(file))
+        parts += [(str(Path(name).relative_to(folder)), digest) for name, digest in digests.items()]
+    return hashlib.sha256(repr(sorted(parts)).encode()).hexdigest()[:24] if files else ""
 
 
 def code_files(file: str) -> dict[str, bytes]:

@@ -12,8 +12,7 @@ from levelfield.formatting import format_number
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Choice, Dimension, Fixed, Integer, Space
-from levelfield.study import Optimizer, Study, built_in_studies, load_study
-from levelfield.workloads import get_workload
+from levelfield.study import Optimizer, Study, built_in_studies, load_study, workload_of
 
 Interval = tuple[float, float]
 
@@ -164,7 +163,7 @@ def _built_in() -> _BuiltIn:
         for optimizer in map(study.optimizer, study.optimizers):
             spaces.add(_space_key(study, optimizer))
             for axis in optimizer.space:
-                reach = _Searched(get_workload(study.workload).kind, *_reach(optimizer.space, axis))
+                reach = _Searched(workload_of(study).kind, *_reach(optimizer.space, axis))
                 searched.setdefault(_axis_key(optimizer, axis), []).append(reach)
     return _BuiltIn(frozenset(spaces), searched)
 
@@ -180,7 +179,7 @@ def _axis_key(optimizer: Optimizer, axis: Axis) -> Any:
 
 def _is_far(study: Study, optimizer: Optimizer, axis: Axis) -> str:
     """Say that an axis is far from the ranges of the built-in studies; "" if it is not, or if there are none."""
-    kind = get_workload(study.workload).kind
+    kind = workload_of(study).kind
     searched = _built_in().searched.get(_axis_key(optimizer, axis), [])
     searched = [other for other in searched if not kind or other.kind == kind]
     if not searched:

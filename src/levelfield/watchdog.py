@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from levelfield.environment import positive_number
+from levelfield.environment import stall_seconds
 from levelfield.user_code import place
-
-STALL_MINUTES = 60.0  # LEVELFIELD_STALL_MINUTES changes it
 
 
 class Watchdog:
@@ -19,7 +17,7 @@ class Watchdog:
 
     def __init__(self, bark: Callable[[str], None]) -> None:
         self._bark = bark
-        self._limit = 60 * positive_number("LEVELFIELD_STALL_MINUTES", STALL_MINUTES, "minutes")
+        self._limit = stall_seconds()
         self._watched = threading.get_ident()
         self._latest = time.monotonic()
         self._stopped = threading.Event()

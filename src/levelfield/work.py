@@ -10,9 +10,8 @@ from typing import Any
 from levelfield.pool import PoolCount
 from levelfield.search import Search
 from levelfield.store import Runner, Store
-from levelfield.study import Study
+from levelfield.study import Study, workload_of
 from levelfield.trial import Batch, Failure, Progress
-from levelfield.workloads import get_workload
 
 _FAILURES = 3  # failed trials of an optimizer after which a run stops training it, unless ten times as many finish
 
@@ -38,7 +37,7 @@ class Work:
         self._tries = tries  # train this many points of each optimizer, feasible or not, instead of filling its pool
         self._identities = {name: study.identity(name) for name in study.optimizers}
         self._searches = {name: Search(study, name) for name in study.optimizers}
-        self._metrics = get_workload(study.workload).metrics
+        self._metrics = workload_of(study).metrics
         self._offered = dict.fromkeys(study.optimizers, 0)  # how many points are open to all runners
         self._finished: Counter[str] = Counter()
         self.failures: dict[str, list[Failure]] = {name: [] for name in study.optimizers}
@@ -90,7 +89,7 @@ class Work:
                 self._offer(name)  # the pool needs more points
         if progress.failed:
             self.failures[name] += progress.failed
-            self._runner.release(identity, [point.index for point, _ in progress.failed])
+            self._runner.release(identity, [failure.point.index for failure in progress.failed])
         self.error = progress.error or self.error
 
     def gave_up(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The Workload record: a model, its data, a loss and metrics. Importing this module loads no JAX.
+"""The records of workloads: what a study must know of them, and how JAX trains them. Importing this loads no JAX.
 
 Each built-in workload is declared in a file of ``levelfield.workloads``. Its functions live in ``levelfield.models``
 and are imported when they are first called, so that reading a study needs no JAX.
@@ -16,32 +16,68 @@ from levelfield.errors import UnknownName, UsageError
 from levelfield.hyperparameters import Hyperparameter, check_hyperparameters
 from levelfield.trial import Direction
 
+TRAIN_LOSS = "train_loss"
 WorkloadKind = Literal["images", "text", ""]
 
 
-@dataclass(frozen=True, eq=False)
-class Workload:
-    """What trials are trained on: pure functions over one trial, which the training loop batches over slots.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BaseWorkload:
+    """What a study must know of a workload. Its subclasses add how a trial is trained; trials of others are imported.
 
-    ``init(key)`` returns (params, state). ``loss(params, state, batch, key, hyperparameters)`` returns (loss, state).
-    ``evaluate(params, state, batch)`` returns {metric: one value per example}. A curve records the mean over each split
-    of the data as ``<split>_<metric>``; ``metrics`` declares all of them, each to "minimize" or "maximize".
+    ``metrics`` declares what a curve records, each to "minimize" or "maximize".
     """
 
     name: str
-    summary: str
-    batch_size: int
-    eval_interval: int  # steps between evaluations, long enough to keep their cost small
     metrics: Mapping[str, Direction]  # or the strings "minimize" and "maximize"
     select: str  # the metric that chooses the best trial, at the last step
-    load: Callable[[], Data]
-    init: Callable[[Any], tuple[Tree, Tree]]
-    loss: Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree]]
-    evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
+    summary: str = ""
+    batch_size: int | None = None
+    eval_interval: int | None = None  # steps between evaluations; by default a twentieth of the training
     hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
     # Split → number of predictions that its errors and accuracies are shares of, if it is known: it tells how precise
     # a single value is.
     examples: Mapping[str, int] = field(default_factory=dict)
+    kind: WorkloadKind = ""  # what the data are: search ranges are compared with those of built-in studies of the kind
+    version: int = 1  # raise it when a change alters what trials compute; trials of different versions are kept apart
+
+    def __post_init__(self) -> None:
+        label = f"workload {self.name!r}"
+        if self.kind not in get_args(WorkloadKind):
+            raise UnknownName.of("kind of workload", str(self.kind), filter(None, get_args(WorkloadKind)))
+        directions = " or ".join(repr(direction.value) for direction in Direction)
+        if not isinstance(self.metrics, Mapping) or not self.metrics:
+            raise UsageError(f"{label}: metrics = {self.metrics!r}: expected a mapping from metrics to {directions}")
+        check_hyperparameters(label, self.hyperparameters)
+        for metric, direction in self.metrics.items():
+            if direction not in list(Direction):
+                raise UsageError(f"{label}: metric {metric} = {direction!r}: expected {directions}")
+        metrics = {metric: Direction(direction) for metric, direction in self.metrics.items()}
+        object.__setattr__(self, "metrics", metrics)
+        if self.select not in metrics:
+            raise UsageError(f"{label}: select = {self.select!r}: expected one of its metrics: {', '.join(metrics)}")
+
+    @property
+    def feasibility(self) -> str:
+        """The metric that must stay finite for a trial to be feasible."""
+        return TRAIN_LOSS if TRAIN_LOSS in self.metrics else self.select
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Workload(BaseWorkload):
+    """A workload in JAX: pure functions over one trial, which the training loop batches over slots.
+
+    ``init(key)`` returns (params, state). ``loss(params, state, batch, key, hyperparameters)`` returns (loss, state).
+    ``evaluate(params, state, batch)`` returns {metric: one value per example}. A curve records the mean over each split
+    of the data as ``<split>_<metric>``; ``metrics`` declares all of them.
+    """
+
+    summary: str
+    batch_size: int
+    eval_interval: int  # long enough to keep the cost of evaluations small
+    load: Callable[[], Data]
+    init: Callable[[Any], tuple[Tree, Tree]]
+    loss: Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree]]
+    evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
     # (key, batch size) → batch, for a workload that generates its examples instead of storing them
     draw: Callable[[Any, int], Tree] | None = None
     # (hyperparameters, learning rate) → an optax.GradientTransformation that is applied to the rule's updates. It gets
@@ -51,34 +87,20 @@ class Workload:
     # Whether the data are one text, read in order: the leading axis counts batches, the state carries over from one
     # batch to the next, and ``evaluate`` gets a whole split at once.
     sequential: bool = False
-    kind: WorkloadKind = ""  # what the data are: search ranges are compared with those of built-in studies of the kind
     dataset: str | None = None  # the data set that must be downloaded first
     slots_per_core: int = 4  # the fastest number, measured with benchmarks/throughput.py
     slots_per_gpu: int = 256
-    version: int = 1  # raise it when a change alters what trials compute; trials of different versions are kept apart
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         label = f"workload {self.name!r}"
-        if self.kind not in get_args(WorkloadKind):
-            raise UnknownName.of("kind of workload", str(self.kind), filter(None, get_args(WorkloadKind)))
-        directions = " or ".join(repr(direction.value) for direction in Direction)
-        if not isinstance(self.metrics, Mapping):
-            raise UsageError(f"{label}: metrics = {self.metrics!r}: expected a mapping from metrics to {directions}")
-        check_hyperparameters(label, self.hyperparameters)
         for name, hyperparameter in self.hyperparameters.items():
             if not (hyperparameter.traced and hyperparameter.numeric):
                 raise UsageError(f"{label}: hyperparameter {name} must be numeric and traced")
-        for metric, direction in self.metrics.items():
-            if direction not in list(Direction):
-                raise UsageError(f"{label}: metric {metric} = {direction!r}: expected {directions}")
-        metrics = {metric: Direction(direction) for metric, direction in self.metrics.items()}
-        object.__setattr__(self, "metrics", metrics)
-        if "train_loss" not in metrics:
+        if TRAIN_LOSS not in self.metrics:
             raise UsageError(
-                f"{label} declares no train_loss, the metric that decides whether a trial is feasible; add it"
+                f"{label} declares no {TRAIN_LOSS}, the metric that decides whether a trial is feasible; add it"
             )
-        if self.select not in metrics:
-            raise UsageError(f"{label}: select = {self.select!r}: expected one of its metrics: {', '.join(metrics)}")
 
 
 def imported(module: str, *functions: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _PRELOADED = [
     "sqlalchemy.dialects.postgresql",
     "levelfield.cli.progress",
     "levelfield.run",
-    "levelfield.executors.local",
+    "levelfield.executors._jax",
     "levelfield.models.wilson",
     "levelfield.__main__",
     "levelfield.cli",

@@ -20,9 +20,8 @@ from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import UnknownName
 from levelfield.pool import PoolCount
 from levelfield.space import Space
-from levelfield.study import Optimizer, Study
+from levelfield.study import Optimizer, Study, workload_of
 from levelfield.trial import Target, Trial
-from levelfield.workloads import get_workload
 
 
 @dataclass(frozen=True)
@@ -113,6 +112,8 @@ class Results:
         return self._tests(self.k(k), "steps")
 
     def _tests(self, k: int, quantity: str) -> list[PairTest]:
+        if not self.study.is_tested:
+            return []
         if (k, quantity) not in self._pair_tests:
             outcomes = {name: self.outcome(name) for name in self.comparable(k)}
             values = {
@@ -264,7 +265,7 @@ def default_k(study: Study, pools: Iterable[PoolCount]) -> int:
 
 def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Outcome]:
     """Return the outcome of each optimizer from the trials of its pool, including infeasible ones."""
-    metrics = dict(get_workload(study.workload).metrics)
+    metrics = dict(workload_of(study).metrics)
 
     def outcome(name: str, tried: Sequence[Trial]) -> Outcome:
         pool = [trial for trial in tried if trial.feasible]

@@ -219,7 +219,7 @@ def check(
     except DataError as error:  # reported below; the rest can be checked without the data
         obstacle = str(error)
     if measure:
-        from levelfield.executors.local import measure_speed
+        from levelfield.executors._jax import measure_speed
 
         speed = measure_speed(study, next(iter(study.optimizers)), slot_count(slots))
         facts |= {

@@ -113,12 +113,13 @@ def workloads(as_json: Json = False) -> None:
                     "batch_size": workload.batch_size,
                     "select": workload.select,
                     "metrics": dict(workload.metrics),
-                    "dataset": workload.dataset,
+                    "dataset": getattr(workload, "dataset", None),
                 }
                 for workload in known
             ]
         )
     for workload in known:
+        dataset = getattr(workload, "dataset", None)
         typer.echo(f"{workload.name}: {workload.summary}")
-        needs = f", needs the data set {workload.dataset}" if workload.dataset else ""
-        typer.echo(f"    batch size {workload.batch_size}, selected by {workload.select}{needs}")
+        size = f"batch size {workload.batch_size}, " if workload.batch_size else ""
+        typer.echo(f"    {size}selected by {workload.select}{f', needs the data set {dataset}' if dataset else ''}")

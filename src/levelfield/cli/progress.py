@@ -17,9 +17,8 @@ from rich.text import Text
 from levelfield.formatting import format_metric, pluralize
 from levelfield.listener import Best
 from levelfield.pool import PoolCount
-from levelfield.study import Study
+from levelfield.study import Study, workload_of
 from levelfield.trial import Direction, Progress, Trial
-from levelfield.workloads import get_workload
 
 _PLAIN_INTERVAL = 10.0  # seconds between plain lines
 
@@ -45,7 +44,7 @@ class RunProgress:
         self._reads_best = reads_best  # whether the best of stored trials is shown, too, not only that of this run
         self._console = console or Console(stderr=True)
         self._rows = {name: _Row() for name in study.optimizers}
-        maximize = get_workload(study.workload).metrics[study.select] is Direction.MAXIMIZE
+        maximize = workload_of(study).metrics[study.select] is Direction.MAXIMIZE
         self._better = max if maximize else min
         self._trial_steps = 0
         self._unfinished_steps = 0  # the part of them that belongs to trials that have not finished
@@ -87,8 +86,8 @@ class RunProgress:
         for trial in progress.finished:
             self.finished += 1
             self._count(row, trial)
-        for point, reason in progress.failed:
-            self.note(f"{optimizer}: trial {point.index} failed: {reason}")
+        for failure in progress.failed:
+            self.note(f"{optimizer}: trial {failure.point.index} failed: {failure.reason}")
         now = time.perf_counter()
         if not self._live and (now - self._printed >= _PLAIN_INTERVAL or self._is_full(optimizer)):
             self._print(optimizer)

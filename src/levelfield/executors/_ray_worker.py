@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from levelfield.errors import LevelfieldError, UnknownName, UsageError
-from levelfield.study import Study
+from levelfield.executors.local import LocalExecutor
+from levelfield.study import Study, workload_of
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.trial import Batch, Progress
 from levelfield.user_code import failure_line, place_code
+from levelfield.workload import Workload
 
 REPORT = 1.0  # seconds after which a worker reports, even if no trial has ended
 
@@ -33,8 +35,6 @@ class Worker:
     def open(self, content: dict[str, Any], code: dict[str, bytes]) -> int:
         """Load and check a study; return how many slots it trains with."""
         with _plain_errors():
-            if self._executor is None:
-                self._executor = self._start()
             if code:
                 self._code = self._code or place_code(content["code"], code)
                 content = content | {"code": self._code}
@@ -42,20 +42,23 @@ class Worker:
                 study = Study(**content)
             except UnknownName as error:
                 raise UsageError(f"{error}; workers know what the study's code file registers: code = …") from None
+            if self._executor is None:
+                self._executor = self._start(study)
             self._executor.check(study)
             for _ in self._executor.train(study, self._take):  # asks for points, is given none and ends
                 pass
             self._study, self._stretches = study, self._executor.train(study, self._take)
         return self._room
 
-    def _start(self) -> Any:
-        """Return the local executor, with JAX on what Ray has assigned to this worker."""
+    def _start(self, study: Study) -> Any:
+        """Return the local executor, with JAX, if the study needs it, on what Ray has assigned to this worker."""
+        if not isinstance(workload_of(study), Workload):
+            return LocalExecutor(self._slots)
         if self._cpus:
             os.environ["JAX_PLATFORMS"] = "cpu"
             os.environ["NPROC"] = str(self._cpus)  # XLA's number of threads
             flags = os.environ.get("XLA_FLAGS", "")
             os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={self._cpus}"
-        from levelfield.executors.local import LocalExecutor
         from levelfield.training.program import check_accelerator
 
         executor = LocalExecutor(self._slots, self._checkpoints)

@@ -1,238 +1,62 @@
-"""Trains on this machine's devices, in this process."""
+"""Trains on this machine: JAX workloads in this process, other training code in worker processes."""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-import os
-import platform
-import time
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from collections.abc import Generator
+from dataclasses import dataclass
 
-import jax
-
-from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
-from levelfield.executors.base import Take, hand_out
-from levelfield.search import Search
-from levelfield.study import Study, digest
-from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
-from levelfield.training.checks import check_rule, check_workload
-from levelfield.training.gradients import gradient_scale as measure_gradient_scale
-from levelfield.training.program import Job, Program, program, use_every_core
-from levelfield.training.slots import train
-from levelfield.trial import Failure, Point, Progress
-from levelfield.user_code import failure_line
+from levelfield.errors import UsageError
+from levelfield.executors.base import Executor, Take
+from levelfield.study import Study, workload_of
+from levelfield.training.checkpoints import CheckpointFolder
+from levelfield.training_code import Trainable
+from levelfield.trial import Progress
 from levelfield.workload import Workload
-from levelfield.workloads import get_workload
 
 
+@dataclass(eq=False)
 class LocalExecutor:
-    """Trains many trials side by side on this machine's devices, and saves those in flight if there is a folder."""
+    """Trains trials side by side on this machine, in the way that the study's workload needs."""
 
-    def __init__(self, slots: int | None = None, checkpoints: CheckpointFolder | None = None) -> None:
-        if slots is not None and slots < 1:
-            raise UsageError(f"slots = {slots}: expected an integer of at least 1")
-        use_every_core()
-        self._slots, self._folder = slots, checkpoints
-        self._scales: dict[str, float] = {}
+    slots: int | None = None
+    checkpoints: CheckpointFolder | None = None
+
+    def __post_init__(self) -> None:
+        if self.slots is not None and self.slots < 1:
+            raise UsageError(f"slots = {self.slots}: expected an integer of at least 1")
 
     def check(self, study: Study) -> None:
-        workload = get_workload(study.workload)
-        spaces = [optimizer.space for optimizer in study.optimizers.values()]
-        named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
-        try:
-            check_workload(workload, study.batch_size, named)
-        except LevelfieldError:
-            raise
-        except Exception as error:  # custom code can raise anything
-            raise StudyError(f"workload {study.workload}: {failure_line(error)}") from error
-        for name, optimizer in study.optimizers.items():
-            if not optimizer.rule.built_in:
-                try:
-                    check_rule(job(study, name))
-                except StudyError as error:
-                    raise StudyError(f"optimizers.{name}: {error}") from error
+        self._executor(study).check(study)
 
     def train(self, study: Study, take: Take) -> Generator[Progress]:
-        """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
-        while batch := take(self._count(study)):
-            in_flight = {point.index: point for point in batch.points}
-            try:
-                yield from self._train(study, batch.optimizer, in_flight, take)
-            except (Exception, SystemExit) as error:  # custom code can raise anything
-                failed = [Failure(point, failure_line(error)) for point in in_flight.values()]
-                yield Progress(batch.optimizer, failed=failed, error=error)
-
-    def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:
-        """Train an optimizer's points, those in flight first, until none is left; keep track of those in flight."""
-        slots, waiting = self._count(study), list(in_flight.values())
-
-        def next_points(count: int) -> list[Point]:
-            points, waiting[:] = waiting[:count], waiting[count:]
-            if len(points) < count and (batch := take(count - len(points), optimizer)):
-                in_flight.update((point.index, point) for point in batch.points)
-                points += batch.points
-            return points
-
-        while True:
-            try:
-                compiled = program(job(study, optimizer), slots)
-                if (fitting := _fitting(compiled)) < slots:
-                    note = f"{slots} slots need more memory than available; using {fitting}"
-                    yield Progress(optimizer, running=len(in_flight), note=note)
-                    slots = fitting
-                    continue
-                checkpoints = self._checkpoints(study, optimizer, compiled)
-                for progress in train(compiled, optimizer, next_points, checkpoints):
-                    for index in progress.ended:
-                        del in_flight[index]
-                    yield replace(progress, provenance=self._provenance)
-                return
-            except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error):
-                    raise
-                if slots == 1:
-                    raise OutOfMemory(
-                        f"{study.workload}: a single trial with batch_size = {study.batch_size} does not fit into "
-                        f"memory; lower batch_size"
-                    ) from None
-                waiting[:] = [in_flight[index] for index in sorted(in_flight)]
-                note = f"out of memory with {slots} slots; continuing with {_halved(slots)}"
-                yield Progress(optimizer, running=len(in_flight), note=note)
-                slots = _halved(slots)
-
-    def _checkpoints(self, study: Study, optimizer: str, compiled: Program) -> Checkpoints | None:
-        if self._folder is None:
-            return None
-        here = {key: value for key, value in self._provenance.items() if key not in ("versions", "platform")}
-        origin = {"code": study.code_version(optimizer)} | self._provenance["versions"] | here
-        origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
-        return Checkpoints(self._folder, study.identity(optimizer), origin)
-
-    def _count(self, study: Study) -> int:
-        """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
-
-        It does not depend on how many trials are left, so that a resumed run rounds like an uninterrupted one.
-        """
-        devices = jax.local_device_count()
-        slots = min(self._slots or _fastest(get_workload(study.workload)) * devices, study.pool)
-        return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
-
-    @functools.cached_property
-    def _provenance(self) -> Mapping[str, Any]:
-        device = jax.local_devices()[0]
-        matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
-        return {
-            "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
-            "platform": platform.platform(),
-            "device": device.device_kind,
-            "devices": jax.local_device_count(),
-            "backend": jax.default_backend(),
-            "precision": f"float32 (matmul: {matmul})",
-        }
+        return self._executor(study).train(study, take)
 
     def gradient_scale(self, study: Study) -> float | None:
-        if study.workload not in self._scales:
-            first = next(iter(study.optimizers))
-            point = Search(study, first).point(0)
-            self._scales[study.workload] = measure_gradient_scale(job(study, first), point.hyperparameters)
-        return self._scales[study.workload]
+        return self._executor(study).gradient_scale(study)
 
+    def _executor(self, study: Study) -> Executor:
+        workload = workload_of(study)
+        if isinstance(workload, Workload):
+            return self._jax
+        if isinstance(workload, Trainable):
+            return self._workers
+        raise UsageError(
+            f"{study.name}: the trials of {study.workload} were imported, so levelfield cannot train more of them; "
+            f"give the study training code (code = …, or command = …)"
+        )
 
-def _fitting(compiled: Program) -> int:
-    """Return the most slots, by halving, that memory allows: each device's own, or the machine's, which all share."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    own = stats.get("bytes_limit")
-    have = own or _physical_memory()
+    @functools.cached_property
+    def _jax(self) -> Executor:
+        from levelfield.executors._jax import JaxExecutor
 
-    def together(slots: int) -> int:
-        return -(-slots // jax.local_device_count()) if own else slots
+        return JaxExecutor(self.slots, self.checkpoints)
 
-    fitting, bytes_per_slot = compiled.slots, compiled.memory * compiled.devices / compiled.slots
-    while together(fitting) > 1 and bytes_per_slot * together(fitting) > have:
-        fitting = _halved(fitting)
-    return fitting
+    @functools.cached_property
+    def _workers(self) -> Executor:
+        from levelfield.executors._workers import WorkerExecutor
 
-
-def _physical_memory() -> float:
-    """Return this machine's memory in bytes; infinity if the platform does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other platforms not these names
-        return math.inf
-
-
-def _halved(slots: int) -> int:
-    """Return half as many slots, with the same number on each device."""
-    devices = jax.local_device_count()
-    return max(slots // 2 // devices * devices, min(slots // 2, devices))
-
-
-def _fastest(workload: Workload) -> int:
-    return workload.slots_per_core if jax.default_backend() == "cpu" else workload.slots_per_gpu
-
-
-_PACKAGES = ("levelfield", "jax", "jaxlib", "optax", "flax", "numpy", "scipy")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def job(study: Study, optimizer: str) -> Job:
-    """Return the training of an optimizer's trials, without what differs between them."""
-    chosen = study.optimizer(optimizer)
-    traced, static = [], []
-    for axis in chosen.space:
-        domain = chosen.rule.hyperparameters.get(axis.name)
-        if domain and (not domain.traced or isinstance(axis.dimension.ends[0], bool | str)):
-            static.append((axis.name, axis.dimension.ends[0]))
-        else:
-            traced.append(axis.name)
-    return Job(
-        get_workload(study.workload),
-        chosen.rule,
-        chosen.schedule,
-        study.steps,
-        study.batch_size,
-        study.eval_interval,
-        tuple(traced),
-        tuple(static),
-    )
-
-
-@dataclass(frozen=True)
-class Speed:
-    """How fast a study trains here."""
-
-    trial_steps_per_second: float  # evaluation included
-    compilation: float  # seconds for each optimizer
-
-    def seconds(self, study: Study) -> float:
-        """Estimate the time for the whole study, if every trial is feasible."""
-        return study.cost()["trial_steps"] / self.trial_steps_per_second + self.compilation * len(study.optimizers)
-
-
-def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:
-    """Measure how fast an optimizer trains here, by training some of its trials for a moment."""
-    take = hand_out(optimizer, map(Search(study, optimizer).point, range(study.pool)))
-    begun = time.perf_counter()
-    timed = (progress for progress in LocalExecutor(slots).train(study, take) if progress.seconds or progress.failed)
-    stretches = [next(timed)]
-    if stretches[0].failed:
-        raise TrialFailed(f"{optimizer}: {stretches[0].failed[0].reason}") from stretches[0].error
-    compilation = time.perf_counter() - begun - stretches[0].seconds
-    stretches += itertools.islice(timed, 2)
-    warm = stretches[1:] or stretches  # the first also warms up
-    speed = sum(stretch.trial_steps for stretch in warm) / sum(stretch.seconds for stretch in warm)
-    return Speed(speed, compilation)
+        return WorkerExecutor(self.slots)
 
 
 EXECUTOR = LocalExecutor

@@ -243,7 +243,8 @@ class _Crew:
 
     def open(self, study: Study) -> None:
         """Let all workers, and those to come, load and check a study, unless it is open."""
-        content, code = study.spec(), code_files(study.code) if study.code else {}
+        file = study.code or next(iter(study.code_files), None) if study.command is None else None
+        content, code = study.spec() | ({"code": file} if file else {}), code_files(file) if file else {}
         if (content, code) == (self._content, self._code):
             return
         if code != self._code:  # a process cannot unload code

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from levelfield.analysis.intervals import LEVEL, SIGNIFICANCE, needed_trials
 from levelfield.analysis.permutation import PERMUTATIONS
@@ -13,13 +11,10 @@ from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, join_words, pluralize
 from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
-from levelfield.report.narrative import code_sentences
+from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence
 from levelfield.report.spaces import space_tables
-from levelfield.study import Refined, Study
+from levelfield.study import Refined, Study, workload_of
 from levelfield.taxonomy.order import inclusions
-from levelfield.workloads import get_workload
-
-_LIBRARIES = ("levelfield", "jax", "optax", "numpy")
 
 Section = tuple[str, list[str]]  # heading and sentences
 
@@ -33,17 +28,20 @@ def methods(results: Results) -> dict[str, str]:
 
 def _setup(results: Results) -> Iterator[str]:
     study = results.study
-    workload = get_workload(study.workload)
+    workload = workload_of(study)
     names = join_words(list(study.optimizers))
     yield f"We compared {names} on the workload {study.workload}: {workload.summary}."
     yield (
-        f"Each trial trained for {pluralize(study.steps, 'step')} with a batch size of {study.batch_size:,} and was "
-        f"evaluated {_evaluated(study)}."
+        f"Each trial trained for {pluralize(study.steps, 'step')}{_batch(study)} and was evaluated {_evaluated(study)}."
     )
     schedules = join_words(list(dict.fromkeys(optimizer.schedule for optimizer in study.optimizers.values())), "or")
     yield f"Learning-rate schedule: {schedules}."
     if study.scale < 1:
         yield f"This was a dry run at {study.scale:.2g} of the study's steps, trials, and pool."
+
+
+def _batch(study: Study) -> str:
+    return f" with a batch size of {study.batch_size:,}" if study.batch_size else ""
 
 
 def _evaluated(study: Study) -> str:
@@ -54,7 +52,9 @@ def _evaluated(study: Study) -> str:
 
 def _search(results: Results) -> Iterator[str]:
     study = results.study
-    if study.search == "grid":
+    if study.sampling:
+        yield f"The trials were not trained by levelfield but imported. {sampling_sentence(study)}"
+    elif study.search == "grid":
         yield "Each optimizer's hyperparameters were searched over a grid of its own."
     else:
         yield (
@@ -137,14 +137,10 @@ def _statistics(results: Results) -> Iterator[str]:
 
 def _software(results: Results) -> Iterator[str]:
     yield from code_sentences(results)
-    for entry in results.provenance:
-        versions: Mapping[str, Any] = entry.get("versions", {})
-        shown = [f"{name} {versions[name]}" for name in _LIBRARIES if name in versions]
-        device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
-        yield f"Trained with {', '.join(shown) or 'unknown versions'} on {device}, {entry.get('precision', 'float32')}."
+    yield from provenance_sentences(results)
     codes = {entry["code"] for entry in results.provenance if "code" in entry}
     if codes:
-        yield f"Custom code: {Path(results.study.code or '').name} ({', '.join(sorted(code[:12] for code in codes))})."
+        yield f"Custom code: {results.study.code_name} ({', '.join(sorted(code[:12] for code in codes))})."
 
 
 def _markdown(results: Results, sections: Sequence[Section]) -> str:

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -30,11 +29,10 @@ from levelfield.formatting import (
 )
 from levelfield.report.columns import PERCENTILES
 from levelfield.rounding import two_digits_up
-from levelfield.study import Study
+from levelfield.study import Study, workload_of
 from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
 from levelfield.user_code import is_other_version
 from levelfield.usual import departures
-from levelfield.workloads import get_workload
 
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
 
@@ -70,7 +68,7 @@ def pool_sentence(study: Study) -> str | None:
     needed = needed_trials(study.trials)
     if study.pool >= needed or study.search == "grid":
         return None
-    side = "above" if get_workload(study.workload).metrics[study.select].sign < 0 else "below"
+    side = "above" if workload_of(study).metrics[study.select].sign < 0 else "below"
     return (
         f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: {study.pool} trials do "
         f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more, or trials = "
@@ -96,6 +94,13 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
     lines = []
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
+    if study.sampling:
+        lines.append(sampling_sentence(study))
+    if study.inferred:
+        lines.append(
+            "The search ranges were inferred from the trials: each reaches from the lowest to the highest value that "
+            "was tried, and may have been wider."
+        )
     lines += [*_code_of_pools(study, pools), *code_sentences]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
@@ -103,10 +108,40 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
             "With K = N and no replacement, there is only one way to draw K trials; ranges and win rates show no luck."
         )
     if study.select.startswith("test_"):
-        held_out = held_out_metric(study.select, get_workload(study.workload).metrics)
+        held_out = held_out_metric(study.select, workload_of(study).metrics)
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
+
+
+_UNFAIR = "the best of K trials does not tell what a search with K trials would have found, and nothing is tested"
+_SAMPLING = {
+    "random": "were drawn at random, so the best of K trials is what random search with K trials would have found",
+    "quasirandom": "are quasi-random, so the best of K trials is what such a search with K trials would have found",
+    "grid": "lie on a grid, so the best of K trials is what K points drawn from that grid would have given",
+    "adaptive": f"were chosen by a tuner that learned from earlier trials, so they are not independent: {_UNFAIR}",
+    "manual": f"were chosen by hand: {_UNFAIR}",
+    "unknown": f"were chosen in an unknown way. Unless that was at random, {_UNFAIR}",
+}
+
+
+def sampling_sentence(study: Study) -> str:
+    """Say how the points of imported trials were chosen, and what that allows."""
+    return f"The hyperparameters of the imported trials {_SAMPLING[study.sampling or 'unknown']}."
+
+
+def provenance_sentences(results: Results) -> list[str]:
+    """Say where and with which software the trials were trained."""
+    return [_provenance(entry) for entry in results.provenance]
+
+
+def _provenance(entry: Mapping[str, Any]) -> str:
+    if "imported" in entry:
+        return f"Imported from {entry['imported']}."
+    versions = [f"{name} {version}" for name, version in entry.get("versions", {}).items()]
+    device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
+    precision = f", {entry['precision']}" if "precision" in entry else ""
+    return f"Trained with {', '.join(versions) or 'unknown versions'} on {device}{precision}."
 
 
 def code_sentences(results: Results) -> list[str]:
@@ -116,7 +151,7 @@ def code_sentences(results: Results) -> list[str]:
 
 def _code_of_pools(study: Study, pools: Mapping[str, PoolState]) -> list[str]:
     outdated, mixed = [], []
-    file = Path(study.code or "").name
+    file = study.code_name
     for name, pool in pools.items():
         current = study.code_version(name)
         codes: Counter[str] = Counter()
@@ -139,7 +174,7 @@ def _code_of_pools(study: Study, pools: Mapping[str, PoolState]) -> list[str]:
 def _code_of_extra_trials(results: Results) -> list[str]:
     """Say which reruns and followed trials were trained with another version than the trials they repeat."""
     study, mixed = results.study, []
-    file = Path(study.code or "").name
+    file = study.code_name
     for name, outcome in results.reruns.items():
         best = results.outcome(name).best_trial
         if study.code_version(name) and best and any(is_other_version(run.code, best.code) for run in outcome.pool):
@@ -254,7 +289,7 @@ def _other_metric(results: Results, ranking: Sequence[str]) -> list[str]:
 def _precision(results: Results, value: float) -> list[str]:
     """Say how precise one value of the selection metric is, given the size of its evaluation set."""
     select = results.study.select
-    examples = get_workload(results.study.workload).examples.get(select.partition("_")[0])
+    examples = workload_of(results.study).examples.get(select.partition("_")[0])
     if examples is None or not is_share(select) or not 0 < value < 1:
         return []
     error = 100 * math.sqrt(value * (1 - value) / examples)

@@ -33,7 +33,7 @@ from levelfield.report.figure import Figure, Part
 from levelfield.report.figures import figures
 from levelfield.report.latex import latex_tables
 from levelfield.report.methods import methods
-from levelfield.report.narrative import caveats, sentences
+from levelfield.report.narrative import caveats, provenance_sentences, sentences
 from levelfield.report.payload import CONSTANTS, page_data, script_json
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.report.vega import vega_bundle
@@ -154,7 +154,7 @@ def render(results: Results, protocols: Sequence[Results] = (), version: str | N
         spaces=tables,
         refined=is_refined(tables),
         costs=list(_costs(results)),
-        provenance=results.provenance,
+        provenance=provenance_sentences(results),
         toml=study.to_toml(),
         data=script_json(page_data(results, drawn, version)),
         version=version,

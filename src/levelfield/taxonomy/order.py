@@ -18,9 +18,8 @@ import numpy as np
 from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Hyperparameters, Log, Space, Uniform, Value
-from levelfield.study import Optimizer, Study
+from levelfield.study import Optimizer, Study, workload_of
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
-from levelfield.workloads import get_workload
 
 _POINTS = 64
 _ROUNDING = 1e-9  # of a unit coordinate
@@ -253,7 +252,7 @@ def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str
 
 def _left_out(study: Study, optimizer: Optimizer, values: Mapping[str, Any], open_names: set[str]) -> list[str]:
     """Return the hyperparameters that are not in the space and whose defaults are not the values that it needs."""
-    known = {**get_workload(study.workload).hyperparameters, **optimizer.rule.hyperparameters}
+    known = {**workload_of(study).hyperparameters, **optimizer.rule.hyperparameters}
     obstacles = []
     for name in sorted(values.keys() - set(optimizer.space.names) - open_names):
         default = known[name].default if name in known else None

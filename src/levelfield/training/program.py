@@ -20,6 +20,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
+from levelfield.environment import available_cores
 from levelfield.errors import UsageError
 from levelfield.rules import Rule
 from levelfield.schedules import schedule
@@ -65,13 +66,6 @@ def use_every_core() -> None:
         return
     with suppress(RuntimeError):  # JAX has started: its devices are fixed
         jax.config.update("jax_num_cpu_devices", available_cores())
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux only
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def leave_accelerators() -> None:

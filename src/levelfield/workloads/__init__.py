@@ -10,13 +10,13 @@ import pkgutil
 
 from levelfield.errors import UnknownName
 from levelfield.registry import Registry
-from levelfield.workload import Workload
+from levelfield.workload import BaseWorkload, Workload
 
 _BUILT_IN = tuple(module.name for module in pkgutil.iter_modules(__path__))
-_registered: Registry[Workload] = Registry("workload", lambda name: name in _BUILT_IN)
+_registered: Registry[BaseWorkload] = Registry("workload", lambda name: name in _BUILT_IN)
 
 
-def get_workload(name: str) -> Workload:
+def get_workload(name: str) -> BaseWorkload:
     """Return the workload of this name, always the same object: compiled programs are cached by it."""
     if name in _registered:
         return _registered[name]
@@ -31,7 +31,12 @@ def workload_file(name: str) -> str:
     return _registered.file_of(name)
 
 
-def register_workload(workload: Workload) -> Workload:
+def workloads_of(file: str) -> list[str]:
+    """Return the workloads that a code file registered."""
+    return [name for name in _registered if workload_file(name) == file]
+
+
+def register_workload(workload: BaseWorkload) -> BaseWorkload:
     """Make a workload available to studies by its name. An earlier one of the same name is replaced."""
     return _registered.add(workload.name, workload)
 

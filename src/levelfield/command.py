@@ -1,0 +1,146 @@
+"""Trials that are trained by a command, such as ``python train.py --lr {learning_rate}``, in any language.
+
+The command prints its metrics as lines of JSON: ``{"step": 100, "train_loss": 0.3, "valid_error": 0.1}``. Other lines
+are ordinary output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import string
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from levelfield.errors import StudyError, UnknownName, UsageError
+from levelfield.training_code import TrialRun
+
+ALL = "{hyperparameters}"  # an argument that stands for --NAME VALUE of every hyperparameter
+_FIELDS = ("name", "rule", "seed", "steps", "eval_interval", "batch_size", "device", "index", "schedule")
+_LONGEST_LINE = 1_000_000  # characters of a line of metrics
+
+
+class CommandFailed(UsageError):
+    """A command that did not exit with code 0."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Trains a trial by running a command in a folder."""
+
+    arguments: tuple[str, ...]
+    folder: str
+
+    def __call__(self, trial: TrialRun) -> None:
+        values = {name: getattr(trial, name) for name in _FIELDS}
+        arguments = list(_filled(self.arguments, values | trial.hyperparameters, trial.hyperparameters))
+        environment = os.environ | {"LEVELFIELD_TRIAL": json.dumps(values | {"hyperparameters": trial.hyperparameters})}
+        with _started(arguments, self.folder, environment) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                _read_line(line, trial)
+        if process.returncode:
+            raise CommandFailed(f"{Path(arguments[0]).name} ended with {describe_exit(process.returncode)}")
+
+    def check(self, optimizers: Mapping[str, Iterable[str]]) -> None:
+        """Raise if an argument needs a hyperparameter that one of the optimizers (name → its names) does not have."""
+        for argument in self.arguments:
+            for name in _placeholders(argument):
+                for optimizer, hyperparameters in optimizers.items():
+                    known = {*_FIELDS, *hyperparameters, ALL.strip("{}")}
+                    if name not in known:
+                        error = UnknownName.of(f"placeholder of {optimizer}", f"{{{name}}}", known)
+                        raise StudyError(f"command: {error}; {ALL} passes each optimizer's own as --NAME VALUE")
+
+    def check_program(self) -> None:
+        """Raise if the program or its folder does not exist on this machine."""
+        program = self.arguments[0]
+        if not Path(self.folder).is_dir():
+            raise StudyError(f"folder = {self.folder!r}: no such folder on this machine; the command runs there")
+        found = os.access(Path(self.folder, program), os.X_OK) if os.sep in program else shutil.which(program)
+        if not found:
+            raise StudyError(f"command: no program {program!r} on this machine; expected one on the PATH, or its path")
+
+    def files(self) -> list[str]:
+        """Return the arguments that are files of the folder: the program's code, as far as it can be told."""
+        paths = (Path(self.folder, argument) for argument in self.arguments if len(argument) < 1000)
+        return [str(path.resolve()) for path in paths if path.is_file()]
+
+
+def _placeholders(argument: str) -> Iterator[str]:
+    try:
+        for _, name, _, _ in string.Formatter().parse(argument):
+            if name is not None:
+                yield name
+    except ValueError as error:
+        raise StudyError(f"command: {argument!r}: {error}; write {{{{ and }}}} for braces") from None
+
+
+def _filled(arguments: Sequence[str], values: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the arguments with values in place of their placeholders."""
+    for argument in arguments:
+        if argument == ALL:
+            for name, value in hyperparameters.items():
+                yield from (f"--{name}", str(value))
+        else:
+            yield argument.format_map(values)
+
+
+@contextlib.contextmanager
+def _started(arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command; end it if reading its output fails."""
+    try:
+        process = subprocess.Popen(
+            arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
+    except OSError as error:
+        raise UsageError(f"{arguments[0]}: cannot start the command ({error.strerror})") from None
+    try:
+        yield process
+        process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def _read_line(line: str, trial: TrialRun) -> None:
+    """Report the metrics of a line; print any other line."""
+    if not line.startswith("{"):
+        print(line, end="")
+        return
+    try:
+        content = json.loads(line[:_LONGEST_LINE])
+        step = content.pop("step")
+    except (ValueError, KeyError) as error:
+        raise UsageError(
+            f'{line.strip()[:100]!r}: expected a line of JSON such as {{"step": 100, "train_loss": 0.3}} ({error})'
+        ) from None
+    trial.report(step, **content)
+
+
+def describe_exit(code: int) -> str:
+    """Return an exit code in words.
+
+    >>> describe_exit(1)
+    'exit code 1'
+    >>> describe_exit(-9)
+    'signal 9 (SIGKILL), often for lack of memory'
+    """
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    cause = ", often for lack of memory" if -code == signal.SIGKILL else ""
+    return f"signal {-code} ({name}){cause}"
