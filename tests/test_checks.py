@@ -25,7 +25,7 @@ ARRAYS = (np.zeros((8, 3), np.float32), np.zeros(8, np.float32))
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"metrics": {"valid_loss": "minimize"}}, ["train_loss"]),
+        ({"metrics": {"valid_error": "minimize"}}, ["train_loss"]),
         ({"metrics": ["train_loss"]}, ["['train_loss']", "'minimize' or 'maximize'"]),
         ({"metrics": {"train_loss": ["minimize"]}}, ["['minimize']"]),
         ({"metrics": {"train_loss": "down"}}, ["train_loss", "'down'", "'minimize' or 'maximize'"]),

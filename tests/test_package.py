@@ -17,6 +17,7 @@ JAX = {"jax", "flax", "optax"}
 
 def test_public_names():
     assert set(lf.__all__) == {
+        "BaseWorkload",
         "Comparison",
         "Data",
         "Dataset",
@@ -31,6 +32,8 @@ def test_public_names():
         "Study",
         "Summary",
         "Target",
+        "Trainable",
+        "TrialRun",
         "Workload",
         "beats",
         "best_of",
@@ -51,6 +54,7 @@ def test_public_names():
         "separated",
         "simulate",
         "summary",
+        "trainable",
         "verify",
     }
     for name in lf.__all__:

@@ -289,7 +289,7 @@ def error_of(content: dict) -> str:
         ({"workload": 3}, ["workload = 3", "string"]),
         ({"sede": 3}, ["'sede'", "did you mean 'seed'?"]),
         ({"self": 3}, ["self"]),
-        ({"search": "gird"}, ["search = 'gird'", "'quasirandom' or 'grid'"]),
+        ({"search": "gird"}, ["search = 'gird'", "'quasirandom', 'grid' or 'imported'"]),
         ({"select": "valid_eror"}, ["metric", "'valid_eror'", "did you mean 'valid_error'?"]),
         ({"target": {"metric": "valid_eror", "value": 0.1}}, ["'valid_eror'", "did you mean 'valid_error'?"]),
         ({"target": {"value": 0.1}}, ["target.metric is missing"]),

@@ -122,9 +122,7 @@ class TrialRun:
         A training loss (or, if the workload has none, a selection metric) that is not finite ends the trial.
         """
         values = {name: self._number(name, value) for name, value in metrics.items()}
-        if isinstance(step, bool) or int(step) != step:
-            raise UsageError(f"report(step={step!r}): expected an integer")
-        step, last = int(step), self.curve[-1][0] if self.curve else -1
+        step, last = _whole(step), self.curve[-1][0] if self.curve else -1
         if not 0 <= step <= self.steps:
             raise UsageError(f"report(step={step}): expected a step from 0 to {self.steps}, the study's steps")
         if step <= last:
@@ -157,6 +155,17 @@ class TrialRun:
             raise UsageError(f"the training ended at step {step}; expected reports up to step {self.steps}")
         if self.workload.select not in values:
             raise UsageError(f"the last report has no {self.workload.select}, the selection metric of the study")
+
+
+def _whole(step: Any) -> int:
+    """Return a step, which may be a number of any library."""
+    try:
+        whole = int(step)
+        if whole == step and not isinstance(step, bool | str):
+            return whole
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"report(step={str(step)[:100]}): expected an integer")
 
 
 def curve_of(reports: Sequence[tuple[int, Mapping[str, float]]], metrics: Mapping[str, Direction]) -> Curve:

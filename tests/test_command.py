@@ -1,0 +1,161 @@
+"""Trials that a command trains: what it is given, what it prints, and commands that go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import levelfield as lf
+from levelfield.errors import StudyError
+from levelfield.executors import get_executor
+from levelfield.executors.base import hand_out
+from levelfield.search import Search
+from levelfield.trial import Failure, Status, Trial
+
+PROGRAM = """
+import json, os, sys
+arguments = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+rate = float(arguments["--learning_rate"])
+print("training", flush=True)
+for step in (2, 4):
+    print(json.dumps({"step": step, "train_loss": rate * step, "valid_error": 0.5}))
+"""
+
+
+def study_of(place: Path, command: list[str], **changes: Any) -> lf.Study:
+    content = {
+        "metrics": {"train_loss": "minimize", "valid_error": "minimize"},
+        "select": "valid_error",
+        "folder": str(place),
+        "steps": 4,
+        "trials": 1,
+        "pool": 2,
+        "retries": 0,
+        "optimizers": {"any": {"learning_rate": {"log": [0.1, 1.0]}, "flavor": "mild"}},
+    }
+    return lf.Study(command=command, **content | changes)
+
+
+def train(study: lf.Study, count: int = 1) -> tuple[list[Trial], list[Failure]]:
+    search, executor = Search(study, "any"), get_executor("local", 1)
+    executor.check(study)
+    stretches = list(executor.train(study, hand_out("any", [search.point(index) for index in range(count)])))
+    finished = [trial for stretch in stretches for trial in stretch.finished]
+    return finished, [failure for stretch in stretches for failure in stretch.failed]
+
+
+def test_a_command_trains_trials(tmp_path):
+    (tmp_path / "train.py").write_text(PROGRAM)
+    trials, failed = train(study_of(tmp_path, [sys.executable, "train.py", "{hyperparameters}"]), 2)
+    assert not failed
+    for trial in trials:
+        rate = trial.point.hyperparameters["learning_rate"]
+        assert trial.curve.steps.tolist() == [2, 4]
+        assert trial.curve.values["train_loss"].tolist() == pytest.approx([2 * rate, 4 * rate])
+        assert trial.status is Status.FEASIBLE
+
+
+def test_a_command_is_given_the_trial(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import json, os, sys\n"
+        "json.dump([sys.argv[1:], json.loads(os.environ['LEVELFIELD_TRIAL'])], open('told.json', 'w'))\n"
+        'print(\'{"step": 4, "train_loss": 1, "valid_error": NaN}\')\n'
+    )
+    study = study_of(tmp_path, [sys.executable, "train.py", "--lr={learning_rate}", "{seed}/{steps}", "{{x}}"])
+    trials, failed = train(study)
+    assert not failed
+    assert trials[0].status is Status.FEASIBLE  # only its training loss must be finite
+    arguments, told = json.loads((tmp_path / "told.json").read_text())
+    point = trials[0].point
+    assert arguments == [f"--lr={point.hyperparameters['learning_rate']!r}", f"{point.seed}/4", "{x}"]
+    assert told["hyperparameters"] == point.hyperparameters
+    assert told["rule"] == "any"
+
+
+FAILURES = {
+    'print(\'{"step": 1, "train\')': ["expected a line of JSON", '{"step": 1, "train'],
+    "print('{\"train_loss\": 1}')": ["expected a line of JSON", "step"],
+    'print(\'{"step": 1, "train_los": 1}\')': ["'train_los'", "did you mean 'train_loss'?"],
+    'print(\'{"step": 4, "train_loss": "low", "valid_error": 1}\')': ["train_loss=low", "expected a number"],
+    'print(\'{"step": null, "train_loss": 1}\')': ["step=None"],
+    "pass": ["without any report"],
+    "raise ValueError('boom')": ["exit code 1", "ValueError: boom"],
+    "import os; os.abort()": ["signal 6 (SIGABRT)"],
+}
+
+
+@pytest.mark.parametrize("code", FAILURES)
+def test_a_command_that_goes_wrong_fails_its_trial(code, tmp_path):
+    (tmp_path / "train.py").write_text(code)
+    trials, failed = train(study_of(tmp_path, [sys.executable, "train.py"]))
+    assert not trials
+    for word in FAILURES[code]:
+        assert word in failed[0].reason
+    assert "\n" not in failed[0].reason
+
+
+def test_a_training_loss_that_is_not_finite_ends_the_command(tmp_path):
+    (tmp_path / "train.py").write_text(
+        'import time\nprint(\'{"step": 1, "train_loss": NaN}\', flush=True)\ntime.sleep(600)'
+    )
+    trials, _ = train(study_of(tmp_path, [sys.executable, "train.py"]))
+    assert trials[0].status is Status.INFEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"command": ["no-such-program-here"]}, ["no-such-program-here", "PATH"]),
+        ({"command": ["./train.py"]}, ["./train.py"]),
+        ({"command": ["true"], "folder": "/no/such/folder"}, ["/no/such/folder"]),
+        ({"command": ["true", "{learning_rat}"]}, ["{learning_rat}", "did you mean 'learning_rate'?"]),
+        ({"command": ["true", "{beta1}"]}, ["{beta1}", "any", "{hyperparameters}"]),
+        ({"command": ["true", "{"]}, ["'{'", "{{"]),
+        ({"command": "python train.py"}, ["'python train.py'", "list of strings"]),
+        ({"command": []}, ["command"]),
+        ({"command": ["true"], "metrics": None}, ["metrics"]),
+        ({"command": ["true"], "metrics": {}}, ["metrics"]),
+        ({"command": ["true"], "metrics": {"valid_error": "down"}}, ["'down'", "'minimize' or 'maximize'"]),
+        ({"command": ["true"], "select": "valid_eror"}, ["'valid_eror'"]),
+        ({"command": ["true"], "workload": "quadratic"}, ["quadratic", "metrics"]),
+        ({"command": ["true"], "trial_timeout": 0}, ["trial_timeout = 0"]),
+        ({"command": ["true"], "retries": -1}, ["retries = -1"]),
+    ],
+    ids=str,
+)
+def test_an_invalid_command_is_rejected(changes, words, tmp_path):
+    with pytest.raises(lf.LevelfieldError) as caught:
+        get_executor("local", 1).check(study_of(tmp_path, **changes))
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_file_runs_its_command_in_its_folder(tmp_path):
+    study = study_of(tmp_path / "inner", ["true", "{seed}"])
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "study.toml").write_text(study.to_toml(tmp_path))
+    loaded = lf.load_study(tmp_path / "study.toml")
+    assert loaded.folder == str(tmp_path / "inner")
+    assert loaded.identity("any") == study.identity("any")
+
+
+def test_trials_of_a_program_that_has_changed_are_stale(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    study = study_of(tmp_path, [sys.executable, "train.py", "{hyperparameters}"])
+    before = study.code_version("any")
+    program.write_text(PROGRAM + "\n")
+    assert before
+    assert study.code_version("any") != before
+
+
+def test_a_missing_command_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(StudyError, match="no program"):
+        lf.compare(study_of(tmp_path, ["no-such-program-here"]), store=str(tmp_path / "trials.db"))
+    assert os.listdir(tmp_path) == []

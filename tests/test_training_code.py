@@ -1,0 +1,263 @@
+"""Custom training code: what it is told, and what becomes of code that goes wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from helpers import FIXTURES
+
+import levelfield as lf
+from levelfield.errors import SpaceError, StudyError
+from levelfield.executors import get_executor
+from levelfield.executors._workers import WorkerExecutor, visible_gpus
+from levelfield.executors.base import hand_out
+from levelfield.search import Search
+from levelfield.trial import Batch, Failure, Status, Trial
+
+STEPS = 4
+
+
+def study_of(code: Path, optimizers: dict[str, Any], **changes: Any) -> lf.Study:
+    content = {"steps": STEPS, "trials": 1, "pool": 1, "optimizers": optimizers} | changes
+    return lf.Study(code=str(code), **content)
+
+
+def train_all(study: lf.Study, workers: int = 2) -> tuple[dict[str, Trial], dict[str, Failure], list[str]]:
+    """Train the first point of each optimizer; return finished and failed trials by optimizer, and the notes."""
+    waiting = [Batch(name, [Search(study, name).point(0)]) for name in study.optimizers]
+
+    def take(count: int, optimizer: str | None = None) -> Batch | None:
+        return waiting.pop(0) if waiting else None
+
+    finished: dict[str, Trial] = {}
+    failed: dict[str, Failure] = {}
+    notes = []
+    for progress in WorkerExecutor(workers).train(study, take):
+        for trial in progress.finished:
+            finished[progress.optimizer] = trial
+        for failure in progress.failed:
+            failed[progress.optimizer] = failure
+        notes += [f"{progress.optimizer}: {progress.note}"] if progress.note else []
+    return finished, failed, notes
+
+
+FAILURES = {
+    "backward": ["report(step=1)", "step 2 was reported before"],
+    "twice": ["report(step=2)", "step 2 was reported before"],
+    "beyond": ["report(step=5)", "from 0 to 4"],
+    "fraction": ["1.5", "integer"],
+    "unknown": ["'train_los'", "did you mean 'train_loss'?"],
+    "text": ["train_loss=low", "expected a number"],
+    "raises": ["misbehaving_training.py, line", "ValueError: boom second line"],
+    "exits": ["SystemExit: 3"],
+    "vanishes": ["exit code 7", "about to vanish"],
+    "killed": ["signal 9 (SIGKILL)", "memory"],
+    "deadlocked": ["trial_timeout = 6 seconds"],
+}
+FINE = ("fine", "talkative", "diverges", "overflows", "leaves_children")
+
+
+@pytest.fixture(scope="module")
+def misbehaved() -> tuple[dict[str, Trial], dict[str, Failure], list[str]]:
+    table = {"rule": "any", "learning_rate": 0.5}
+    optimizers = dict.fromkeys([*FAILURES, *FINE], table)
+    code = FIXTURES / "misbehaving_training.py"
+    return train_all(study_of(code, optimizers, workload="misbehaving", trial_timeout=6.0, retries=0))
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_trial_that_goes_wrong_fails_with_its_reason(name, misbehaved):
+    finished, failed, _ = misbehaved
+    assert name not in finished
+    for word in FAILURES[name]:
+        assert word in failed[name].reason
+    assert "\n" not in failed[name].reason
+
+
+def test_the_other_trials_go_on(misbehaved):
+    finished, failed, _ = misbehaved
+    assert finished.keys() == set(FINE)
+    assert failed.keys() == set(FAILURES)
+    assert finished["fine"].curve.values["train_loss"].tolist() == [0.5]
+    assert finished["talkative"].status is Status.FEASIBLE
+
+
+def test_the_details_of_a_failure_show_where_it_happened(misbehaved):
+    _, failed, _ = misbehaved
+    assert "in raises" in failed["raises"].details
+    assert "in deadlocked" in failed["deadlocked"].details  # the stack of the process before it was ended
+
+
+@pytest.mark.parametrize("name", ["diverges", "overflows"])
+def test_a_training_loss_that_is_not_finite_ends_the_trial_as_infeasible(name, misbehaved):
+    trial = misbehaved[0][name]
+    assert trial.status is Status.INFEASIBLE
+    assert trial.curve.steps.tolist() == [1]
+    assert not np.isfinite(trial.curve.values["train_loss"][-1])
+
+
+def test_processes_that_a_trial_leaves_behind_are_ended(misbehaved):
+    finished, _, notes = misbehaved
+    assert not psutil.pid_exists(int(finished["leaves_children"].curve.values["train_loss"][0]))
+    assert any(note == "leaves_children: trial 0 left 2 processes behind, which levelfield has ended" for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("everything", ["without any report", "trial.due(step)"]),
+        ("the_end", ["ended at step 2", "up to step 4"]),
+        ("the_selection", ["no valid_error", "selection metric"]),
+    ],
+)
+def test_a_trial_that_does_not_report_what_it_should_fails(name, words):
+    table = {"rule": "any", "learning_rate": 0.5}
+    code = FIXTURES / "misbehaving_training.py"
+    _, failed, _ = train_all(study_of(code, {name: table}, workload="forgetful", retries=0), workers=1)
+    for word in words:
+        assert word in failed[name].reason
+
+
+def write(folder: Path, body: str, arguments: str = "") -> Path:
+    """Write a code file with a trainable function of this body."""
+    path = folder / "code.py"
+    indented = "\n".join(f"    {line}" for line in body.splitlines())
+    path.write_text(
+        f"import os, pathlib, random, sys, time\nimport numpy as np\nimport levelfield as lf\n"
+        f'@lf.trainable(metrics={{"train_loss": "minimize"}}, select="train_loss"{arguments})\n'
+        f"def custom(trial):\n{indented}\n"
+    )
+    return path
+
+
+def test_a_failed_trial_is_tried_again_once_and_then_reported(tmp_path):
+    code = write(
+        tmp_path,
+        f"tries = pathlib.Path({str(tmp_path)!r}) / trial.name\n"
+        "with tries.open('a') as file:\n    file.write('x')\n"
+        "if trial.name == 'never' or len(tries.read_text()) < 2: raise ValueError(trial.name)\n"
+        "trial.report(trial.steps, train_loss=1.0)",
+    )
+    table = {"rule": "any", "learning_rate": 1.0}
+    finished, failed, notes = train_all(study_of(code, {"later": table, "never": table}))
+    assert finished.keys() == {"later"}
+    assert failed.keys() == {"never"}
+    assert {name: len((tmp_path / name).read_text()) for name in ("later", "never")} == {"later": 2, "never": 2}
+    assert sum("is tried again" in note for note in notes) == 2
+
+
+def test_a_worker_imports_once_and_seeds_every_trial(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=random.random() + np.random.random())")
+    with code.open("a") as file:
+        file.write(f"if 'LEVELFIELD_WORKER' in os.environ:\n    open({str(tmp_path / 'imports')!r}, 'a').write('x')\n")
+    study = study_of(code, {"any": {"learning_rate": {"log": [0.1, 1.0]}}}, pool=5)
+    search = Search(study, "any")
+    points = [search.point(index) for index in range(5)]
+
+    def losses(order: list) -> dict[int, float]:
+        stretches = WorkerExecutor(1).train(study, hand_out("any", order))
+        return {
+            trial.point.index: trial.curve.final("train_loss") for stretch in stretches for trial in stretch.finished
+        }
+
+    forward = losses(points)
+    assert (tmp_path / "imports").read_text() == "x"
+    assert losses(points[::-1]) == forward
+    assert len(set(forward.values())) == 5
+
+
+def test_a_trial_is_told_what_to_train(tmp_path):
+    code = write(
+        tmp_path,
+        "import json\n"
+        "told = {name: getattr(trial, name) for name in "
+        "('name', 'rule', 'hyperparameters', 'seed', 'steps', 'batch_size', 'device', 'index', 'schedule')}\n"
+        "told['rates'] = [trial.learning_rate(step) for step in range(trial.steps)]\n"
+        "told['due'] = [step for step in range(trial.steps + 1) if trial.due(step)]\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'told').write_text(json.dumps(told))\n"
+        "trial.report(trial.steps, train_loss=1.0)",
+        arguments=', batch_size=32, hyperparameters={"dropout": lf.Hyperparameter(low=0.0, high=1.0)}',
+    )
+    schedule = {"kind": "linear", "decay_steps": 1.0, "decay_factor": 0.5}
+    table = {"rule": "my.Optimizer", "learning_rate": 0.4, "flavor": "mild", "dropout": 0.1, "schedule": schedule}
+    study = study_of(code, {"mine": table}, steps=4, eval_interval=3)
+    train_all(study, workers=1)
+    told = json.loads((tmp_path / "told").read_text())
+    point = Search(study, "mine").point(0)
+    assert told.pop("rates") == pytest.approx([0.4, 0.35, 0.3, 0.25])
+    assert told == {
+        "name": "mine",
+        "rule": "my.Optimizer",
+        "hyperparameters": {
+            "learning_rate": 0.4,
+            "flavor": "mild",
+            "dropout": 0.1,
+            "decay_steps": 1.0,
+            "decay_factor": 0.5,
+        },
+        "seed": point.seed,
+        "steps": 4,
+        "batch_size": 32,
+        "device": "cuda" if visible_gpus() else "cpu",
+        "index": 0,
+        "schedule": "linear",
+        "due": [0, 3, 4],
+    }
+
+
+def test_a_domain_that_a_known_rule_has_is_checked(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    with pytest.raises(SpaceError, match=r"optimizers\.momentum.*momentum reaches 2"):
+        study_of(code, {"momentum": {"learning_rate": 0.1, "momentum": 2.0}})
+
+
+def test_code_that_fails_only_in_a_worker_is_refused_before_anything_is_trained(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    with code.open("a") as file:
+        file.write("if 'LEVELFIELD_WORKER' in os.environ: raise RuntimeError('no GPU here')\n")
+    study = study_of(code, {"any": {"learning_rate": 0.1}})
+    with pytest.raises(StudyError, match="RuntimeError: no GPU here"):
+        get_executor("local").check(study)
+
+
+def test_a_script_that_starts_a_run_without_a_guard_is_told_how_to_fix_it(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    with code.open("a") as file:
+        file.write(
+            "study = lf.Study(workload='custom', steps=4, trials=1, pool=1,\n"
+            "                 optimizers={'any': {'learning_rate': 0.1}})\n"
+            f"lf.compare(study, store={str(tmp_path / 'trials.db')!r})\n"
+        )
+    done = subprocess.run([sys.executable, str(code)], capture_output=True, text=True)
+    assert done.returncode
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+
+
+def test_workers_end_with_their_runner(tmp_path):
+    """Also if it is killed while they train."""
+    code = write(tmp_path, f"pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)")
+    study = study_of(code, {"any": {"learning_rate": 0.1}})
+    (tmp_path / "study.toml").write_text(study.to_toml(tmp_path))
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "levelfield", "run", "study.toml"], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(0.2)
+    pid = int((tmp_path / "pid").read_text())
+    assert psutil.pid_exists(pid)
+    runner.kill()
+    runner.wait()
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(pid)
