@@ -105,7 +105,7 @@ def coverage(study: Study, gradient_scale: float | None = None, executor: str | 
     """
     if gradient_scale is not None and not 0 < gradient_scale < math.inf:
         raise UsageError(f"gradient_scale = {gradient_scale:g}: expected a positive number, the size of the gradients")
-    if gradient_scale is None and any(edge.has_limit for edge in inclusions(study)):
+    if gradient_scale is None and is_trainable(study) and any(edge.has_limit for edge in inclusions(study)):
         chosen = get_executor(executor, None) if isinstance(executor, str) else executor
         gradient_scale = chosen.gradient_scale(study)
     return study_coverage(study, gradient_scale, use_jax=True)

@@ -133,7 +133,7 @@ def test_data_that_fail_in_a_trial_spoil_only_that_trial(
 def test_data_that_hang_end_the_run(commands: Commands, tmp_path: Path, code: Callable[..., None]) -> None:
     location = str(tmp_path / "trials.db")
     code(data="time.sleep(600)")
-    runner = commands.fork(*RUN, LEVELFIELD_STALL_MINUTES="0.05")
+    runner = commands.fork(*RUN, LEVELFIELD_STALL_MINUTES="0.15")
     assert runner.code() == 1, runner.err
     (line,) = [line for line in runner.err.splitlines() if line.startswith("levelfield:")]
     assert re.search(r"seems to hang. It is at my_code.py, line \d+, in batches", line)

@@ -209,17 +209,18 @@ def check(
     """
     from levelfield.formatting import format_duration, pluralize
     from levelfield.report.narrative import pool_sentence
-    from levelfield.run import coverage, prepared
+    from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
 
     facts, unusual = study.cost(), departures(study)
     obstacle = None
     try:
-        prepared(study, slots=slot_count(slots))
+        if is_trainable(study):
+            prepared(study, slots=slot_count(slots))
     except DataError as error:  # reported below; the rest can be checked without the data
         obstacle = str(error)
     if measure:
-        from levelfield.executors._jax import measure_speed
+        from levelfield.executors.local import measure_speed
 
         speed = measure_speed(study, next(iter(study.optimizers)), slot_count(slots))
         facts |= {
@@ -236,7 +237,8 @@ def check(
         return print_json(facts | {"departures": [departure.as_dict() for departure in unusual]})
     typer.echo(f"{study.name}: valid")
     interval = pluralize(study.eval_interval, "step")
-    typer.echo(f"  workload    {study.workload}, batch size {study.batch_size}, evaluated every {interval}")
+    batch = f", batch size {study.batch_size}" if study.batch_size else ""
+    typer.echo(f"  workload    {study.workload}{batch}, evaluated every {interval}")
     width = max(11, *map(len, facts["free"]))
     for name, free in facts["free"].items():
         typer.echo(f"  {name:<{width}} {len(free)} free{': ' if free else ''}{', '.join(free)}")
@@ -244,10 +246,11 @@ def check(
     product = " × ".join(pluralize(number, noun) for number, noun in counts)
     typer.echo(f"  cost        {product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
     if measure:
-        compiling = format_duration(facts["compilation_seconds"])
+        compiling = facts["compilation_seconds"]
+        part = f", {format_duration(compiling)} of it compilation" if compiling else ""
         typer.echo(
             f"  time        about {format_duration(3600 * facts['hours'])} on this machine "
-            f"({facts['trial_steps_per_second']:,.0f} trial-steps/s, {compiling} of it compilation)"
+            f"({facts['trial_steps_per_second']:,.0f} trial-steps/s{part})"
         )
     else:
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")

@@ -19,6 +19,7 @@ from levelfield.listener import Best
 from levelfield.pool import PoolCount
 from levelfield.study import Study, workload_of
 from levelfield.trial import Direction, Progress, Trial
+from levelfield.workload import Workload
 
 _PLAIN_INTERVAL = 10.0  # seconds between plain lines
 
@@ -44,7 +45,9 @@ class RunProgress:
         self._reads_best = reads_best  # whether the best of stored trials is shown, too, not only that of this run
         self._console = console or Console(stderr=True)
         self._rows = {name: _Row() for name in study.optimizers}
-        maximize = workload_of(study).metrics[study.select] is Direction.MAXIMIZE
+        workload = workload_of(study)
+        self._start = "compiling" if isinstance(workload, Workload) else "starting"  # what comes before the training
+        maximize = workload.metrics[study.select] is Direction.MAXIMIZE
         self._better = max if maximize else min
         self._trial_steps = 0
         self._unfinished_steps = 0  # the part of them that belongs to trials that have not finished
@@ -139,7 +142,7 @@ class RunProgress:
     def _speed(self) -> str:
         missing = sum(self._study.pool - row.feasible for name, row in self._rows.items() if not self._is_full(name))
         if not self._trial_steps:
-            return "compiling" if missing else "nothing to run"
+            return self._start if missing else "nothing to run"
         rate = self._trial_steps / self._training
         left = max(missing * self._study.steps - self._unfinished_steps, 0) / rate
         elapsed = time.perf_counter() - self._begun

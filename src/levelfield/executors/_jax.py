@@ -9,14 +9,14 @@ import os
 import platform
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import jax
 
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
-from levelfield.executors.base import Take, hand_out
+from levelfield.executors.base import Speed, Take, hand_out
 from levelfield.search import Search
 from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
@@ -213,18 +213,6 @@ def job(study: Study, optimizer: str) -> Job:
         tuple(traced),
         tuple(static),
     )
-
-
-@dataclass(frozen=True)
-class Speed:
-    """How fast a study trains here."""
-
-    trial_steps_per_second: float  # evaluation included
-    compilation: float  # seconds for each optimizer
-
-    def seconds(self, study: Study) -> float:
-        """Estimate the time for the whole study, if every trial is feasible."""
-        return study.cost()["trial_steps"] / self.trial_steps_per_second + self.compilation * len(study.optimizers)
 
 
 def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:

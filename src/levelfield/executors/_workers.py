@@ -12,7 +12,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -22,8 +22,9 @@ import psutil
 
 from levelfield.command import Command, describe_exit
 from levelfield.environment import available_cores, stall_seconds
-from levelfield.errors import StudyError, UsageError
-from levelfield.executors.base import Take
+from levelfield.errors import StudyError, TrialFailed, UsageError
+from levelfield.executors.base import Speed, Take, hand_out
+from levelfield.search import Search
 from levelfield.study import Study, workload_of
 from levelfield.training_code import Trainable, curve_of
 from levelfield.trial import Failure, Point, Progress, Status, Trial
@@ -31,6 +32,7 @@ from levelfield.trial import Failure, Point, Progress, Status, Trial
 _TICK = 0.2  # seconds between two looks at processes and clocks
 _REPORT = 1.0  # seconds after which progress is reported, even if no trial has ended
 _FIRST = 600.0  # seconds in which a worker must have run the study's code
+_MEASURED = 10.0  # seconds for which the speed of training is measured at least
 _REFUSALS = 3  # of workers in a row, after which a run ends
 _TAIL = 16_000  # bytes of a worker's output that are kept
 _IN_WORKER = "LEVELFIELD_WORKER"  # set in the environment of workers
@@ -382,6 +384,23 @@ def _trainable(study: Study) -> Trainable:
     if not isinstance(workload, Trainable):
         raise UsageError(f"workload {workload.name} is trained by JAX, not by custom code")
     return workload
+
+
+def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:
+    """Measure how fast custom code trains, by training for a moment, or until the first trials have ended."""
+    executor = WorkerExecutor(slots)
+    executor.check(study)
+    begun, steps = time.monotonic(), 0
+    with closing(
+        executor.train(study, hand_out(optimizer, map(Search(study, optimizer).point, range(study.pool))))
+    ) as stretches:
+        for progress in stretches:
+            if progress.failed:
+                raise TrialFailed(f"{optimizer}: {progress.failed[0].reason}")
+            steps += progress.trial_steps
+            if steps and time.monotonic() - begun > _MEASURED:
+                break
+    return Speed(steps / (time.monotonic() - begun))
 
 
 def visible_gpus() -> list[str]:

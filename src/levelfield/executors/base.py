@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
@@ -52,6 +53,18 @@ class Executor(Protocol):
 
         It is stored with the trials: the audit judges limits by it, and reading results must not train anything.
         """
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a study trains here."""
+
+    trial_steps_per_second: float  # evaluation included
+    compilation: float = 0.0  # seconds for each optimizer
+
+    def seconds(self, study: Study) -> float:
+        """Estimate the time for the whole study, if every trial is feasible."""
+        return study.cost()["trial_steps"] / self.trial_steps_per_second + self.compilation * len(study.optimizers)
 
 
 def hand_out(name: str, points: Iterable[Point]) -> Take:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from levelfield.errors import UsageError
-from levelfield.executors.base import Executor, Take
+from levelfield.executors.base import Executor, Speed, Take
 from levelfield.study import Study, workload_of
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.training_code import Trainable
@@ -57,6 +57,15 @@ class LocalExecutor:
         from levelfield.executors._workers import WorkerExecutor
 
         return WorkerExecutor(self.slots)
+
+
+def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:
+    """Measure how fast an optimizer trains here, by training some of its trials for a moment."""
+    if isinstance(workload_of(study), Workload):
+        from levelfield.executors._jax import measure_speed as measure
+    else:
+        from levelfield.executors._workers import measure_speed as measure
+    return measure(study, optimizer, slots)
 
 
 EXECUTOR = LocalExecutor
