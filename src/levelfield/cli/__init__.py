@@ -6,12 +6,12 @@ from typing import Any
 
 import typer
 
-from levelfield.cli import comparing, listing, searching, summarizing, working
+from levelfield.cli import comparing, importing, listing, searching, summarizing, working
 from levelfield.cli.common import app
 from levelfield.cli.output import lasting_streams, unwritten_results
 from levelfield.errors import LevelfieldError, StaleTrials
 
-__all__ = ["app", "comparing", "listing", "main", "searching", "summarizing", "working"]
+__all__ = ["app", "comparing", "importing", "listing", "main", "searching", "summarizing", "working"]
 
 # An invalid command line. Recent versions of typer bring their own copy of click, so take it from where typer does.
 _CommandLineError: Any = sys.modules[typer.BadParameter.__module__].ClickException

@@ -276,14 +276,26 @@ def export(
         bool, typer.Option("--curves", help="Write one row for each recorded step instead of each trial.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
+    optuna: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Write to an Optuna storage instead, such as sqlite:///optuna.db."),
+    ] = None,
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
-    """Write the stored trials of a study to a Parquet or CSV file."""
+    """Write the stored trials of a study to a Parquet or CSV file, or to an Optuna storage."""
     from levelfield.export import check_format, write_trials
     from levelfield.report.narrative import pool_caveats
     from levelfield.run import read_states
+    from levelfield.store import without_password
 
+    if optuna:
+        from levelfield.optuna_export import write_optuna
+
+        with open_store(study, store, out) as opened:
+            count = write_optuna(study, opened, optuna)
+        typer.echo(f"wrote {count} trials to {without_password(optuna)}", err=True)
+        return
     check_format(output)
     if os.path.lexists(output) and not force:
         raise UsageError(f"{output} exists; choose another name with -o, or add --force to overwrite it")

@@ -5,11 +5,12 @@ A rerun is a study without free hyperparameters: the points of its pool differ o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
 from levelfield.search import trial_seed
+from levelfield.space import Hyperparameters
 from levelfield.study import Study, optimizer_table
 from levelfield.trial import Trial
 
@@ -23,13 +24,18 @@ def rerun_study(
     """
     if seeds < 1:
         raise UsageError(f"seeds = {seeds}: expected an integer of at least 1")
-    study = results.study
-    tables = {
-        name: optimizer_table(study.optimizer(name), _chosen(results, name, index).point.hyperparameters)
-        for name in optimizers or study.optimizers
-    }
+    names = optimizers or results.study.optimizers
+    points = {name: _chosen(results, name, index).point.hyperparameters for name in names}
+    return reruns_of(results.study, points, seeds)
+
+
+def reruns_of(study: Study, points: Mapping[str, Hyperparameters], seeds: int) -> Study:
+    """Return the study that trains one point of each of some optimizers with new seeds."""
+    tables = {name: optimizer_table(study.optimizer(name), point) for name, point in points.items()}
     seed = trial_seed(study.seed, -1)  # no trial of the study has a seed derived from this one
-    changes = {"search": "quasirandom", "seed": seed, "trials": 1, "pool": seeds, "optimizers": tables}
+    imported = study.search == "imported"
+    changes = {"seed": seed, "trials": 1, "pool": seeds, "optimizers": tables}
+    changes |= {} if imported else {"search": "quasirandom"}
     return study.replace(name=f"{study.name}_rerun", **changes)
 
 

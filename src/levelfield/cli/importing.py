@@ -1,0 +1,136 @@
+"""The command that brings trials from elsewhere into a store."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from levelfield.cli.common import Json, Out, Steps, StoreOption, app, print_json, store_name
+from levelfield.errors import UsageError
+
+if TYPE_CHECKING:
+    from levelfield.imports import Source
+    from levelfield.imports.load import Imported
+    from levelfield.study import Study
+
+_SAMPLINGS = "random, quasirandom, grid, adaptive (a tuner such as TPE chose them), or manual"
+
+
+@app.command("import")
+def import_(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or the URL of an Optuna storage.")],
+    study: Annotated[
+        str | None, typer.Option("--study", metavar="STUDY", help="The study that the trials belong to.")
+    ] = None,
+    infer: Annotated[
+        bool, typer.Option("--infer", help="Write a study whose search spaces are inferred from the trials.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The inferred study.  [default: SOURCE.toml]")
+    ] = None,
+    layout: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file that says which column or part of SOURCE is what.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="KEY=VALUE", help="A line of such a file, e.g. step=epoch. Repeatable."),
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, table, optuna, ray_tune, deepobs, algoperf, or taskset.")
+    ] = "auto",
+    sampling: Annotated[
+        str | None, typer.Option(metavar="HOW", help=f"How the hyperparameters were chosen: {_SAMPLINGS}.")
+    ] = None,
+    select: Annotated[str | None, typer.Option(metavar="METRIC", help="The metric that selects the best trial.")] = None,
+    minimize: Annotated[list[str] | None, typer.Option(metavar="METRIC", help="Lower is better. Repeatable.")] = None,
+    maximize: Annotated[list[str] | None, typer.Option(metavar="METRIC", help="Higher is better. Repeatable.")] = None,
+    steps: Steps = None,
+    store: StoreOption = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Import trials from elsewhere: CSV, Parquet, Optuna, Ray Tune, W&B, DeepOBS, AlgoPerf, or TaskSet.
+
+    Afterward, all commands that read trials work on the study: compare, report, plan, export, and others.
+    """
+    from levelfield.imports import load_layout, read_source
+    from levelfield.imports.load import import_trials
+    from levelfield.store import Store, without_password
+    from levelfield.study import load_study
+
+    if (study is None) != infer:
+        raise UsageError("expected either --study STUDY, which the trials belong to, or --infer, which writes one")
+    if study and (output or steps):
+        raise UsageError(f"{'-o' if output else '--steps'} is for --infer; the study given by --study stays as it is")
+    options = [*(settings or []), *(f"directions.{metric}=minimize" for metric in minimize or [])]
+    options += [f"directions.{metric}=maximize" for metric in maximize or []]
+    options += [f"select={select}"] if select else []
+    options += [f"sampling={sampling}"] if sampling else []
+    found = read_source(source, load_layout(layout, options), format)
+    shown = without_password(source)
+    if study:
+        chosen, written = load_study(study), None
+    else:
+        written = output or Path(f"{Path(shown.rstrip('/')).name.partition('.')[0]}.toml")
+        chosen = _inferred(_asked(found), written, steps)
+    with Store.open(store_name(chosen, store, out)) as opened:
+        result = import_trials(chosen, found, opened, f"{Path(shown).name or shown}")
+        location = opened.name
+    if written:
+        written.write_text(chosen.to_toml(written.parent), "utf-8")
+    name = study or str(written)
+    if as_json:
+        return print_json(
+            {
+                "study": name,
+                "store": location,
+                "trials": dict(result.trials),
+                "reruns": dict(result.reruns),
+                "known": result.known,
+                "notes": result.notes,
+            }
+        )
+    _print(chosen, name, location, result, store)
+
+
+def _asked(source: "Source") -> "Source":
+    """Ask how the points were chosen, if the source does not say and there is somebody to ask."""
+    from levelfield.imports import SAMPLINGS
+
+    if source.sampling or not sys.stdin.isatty():
+        return source
+    typer.echo(f"How were the hyperparameters of these trials chosen? {_SAMPLINGS}; or press Enter if unknown.", err=True)
+    answer = typer.prompt("sampling", default="", show_default=False, err=True).strip()
+    if answer not in ("", *SAMPLINGS):
+        raise UsageError(f"sampling = {answer!r}: expected {_SAMPLINGS}")
+    return replace(source, sampling=answer)
+
+
+def _inferred(source: "Source", path: Path, steps: int | None) -> "Study":
+    from levelfield.imports.infer import infer_study
+
+    if os.path.lexists(path):
+        raise UsageError(f"{path} exists; choose another name with -o, or add to it with --study {path}")
+    return infer_study(source, path.stem, steps=steps)
+
+
+def _print(study: "Study", name: str, location: str, result: "Imported", store: str | None) -> None:
+    from levelfield.formatting import pluralize
+    from levelfield.report.narrative import sampling_sentence
+
+    for optimizer in study.optimizers:
+        again = f", and {pluralize(count, 'rerun')}" if (count := result.reruns[optimizer]) else ""
+        typer.echo(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{again}")
+    if result.known:
+        typer.echo(f"{pluralize(result.known, 'trial')} had been imported before")
+    for note in result.notes:
+        typer.echo(f"note: {note}")
+    if study.sampling:
+        typer.echo(sampling_sentence(study))
+    if study.inferred:
+        typer.echo(f"{name} has search ranges that were inferred from the trials; correct them if you know better.")
+    option = f" --store {location}" if store else ""
+    typer.echo(f"Stored in {location}. See the results with: levelfield report {name}{option}")
