@@ -1,0 +1,76 @@
+"""Trials that were trained elsewhere, read from what other programs write. Nothing in their files is executed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from levelfield.errors import DataError, UnknownName, UsageError
+from levelfield.imports.layout import Layout, load_layout
+from levelfield.imports.records import SAMPLINGS, Record, Source
+
+__all__ = ["FORMATS", "SAMPLINGS", "Layout", "Record", "Source", "load_layout", "read_source"]
+
+# The modules that read each format, in the order in which they are asked whether they recognize a source. Each has
+# ``recognizes(path)``, ``read(path, layout)`` and USES, the keys of a layout that it follows.
+FORMATS = ("optuna", "table", "taskset", "deepobs", "algoperf", "ray_tune")
+_MODULES = {"table": "tables"}
+_GENERAL = ("workload", "directions", "select", "sampling")  # keys of a layout that every source follows
+
+
+def read_source(source: str | Path, layout: Layout | Mapping[str, Any] | None = None, format: str = "auto") -> Source:
+    """Read trials from a file, a folder or the URL of an Optuna storage.
+
+    ``layout`` says which part of the source is what where names do not tell. ``format`` is one of FORMATS.
+    """
+    layout = layout if isinstance(layout, Layout) else Layout.parse(layout or {})
+    reader = _reader(source, format)
+    for key in layout.given:
+        if key not in (*reader.USES, *_GENERAL):
+            raise UsageError(f"{source}: {key} has no meaning for this kind of source; leave it out")
+    read: Source = reader.read(source if _is_url(source) else Path(source), layout)
+    for metric in (*layout.directions, *filter(None, [layout.select])):
+        if metric not in read.metrics:
+            raise UnknownName.of(f"metric of {read.name}", metric, read.metrics)
+    return replace(
+        read,
+        name=layout.workload or read.name,
+        directions={**read.directions, **layout.directions},
+        select=layout.select or read.select,
+        sampling=layout.sampling or read.sampling,
+    )
+
+
+def _is_url(source: str | Path) -> bool:
+    return isinstance(source, str) and "://" in source
+
+
+def _reader(source: str | Path, format: str) -> ModuleType:
+    """Return the module that reads a source."""
+    if format not in ("auto", *FORMATS):
+        raise UnknownName.of("format", format, FORMATS)
+    if not _is_url(source) and not os.path.exists(source):
+        raise UsageError(f"{source}: no such file or folder")
+    if format != "auto":
+        return _module(format)
+    if _is_url(source):
+        return _module("optuna")
+    try:
+        for name in FORMATS:
+            if (module := _module(name)).recognizes(Path(source)):
+                return module
+    except OSError as error:
+        raise DataError(f"{source}: cannot read it ({error.strerror})") from None
+    raise UsageError(
+        f"{source}: cannot tell what this is; expected a table (.csv, .tsv, .parquet or .jsonl), an Optuna storage, "
+        f"TaskSet's JSON, or a result folder of Ray Tune, DeepOBS or AlgoPerf"
+    )
+
+
+def _module(format: str) -> ModuleType:
+    return importlib.import_module(f"levelfield.imports.{_MODULES.get(format, format)}")

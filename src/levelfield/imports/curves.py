@@ -1,0 +1,89 @@
+"""The curves of a table's trials: its metrics over steps, cut into trials and without gaps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import polars
+
+from levelfield.errors import DataError
+from levelfield.imports.columns import Roles
+from levelfield.imports.frames import ROW
+
+STEP = "levelfield step"  # a column that is added where steps are part of the metrics
+
+
+def unrolled(frame: polars.DataFrame, roles: Roles, where: str) -> tuple[polars.DataFrame, Roles]:
+    """Return a table with one row a step where metrics were lists of values, or of [step, value] pairs."""
+    lists = [column for column in roles.metrics.values() if frame[column].dtype == polars.List]
+    if not lists:
+        return frame, roles
+    for column in roles.metrics.values():
+        if column not in lists:
+            raise DataError(f"{where}: {lists[0]} holds lists and {column} does not; read one kind of metric at a time")
+    if roles.step and frame[roles.step].dtype == polars.List:
+        lists.append(roles.step)
+    for column in lists:
+        _refuse(
+            frame,
+            frame[column].list.len() != frame[lists[0]].list.len(),
+            where,
+            f"{lists[0]} and {column} differ in length",
+        )
+    frame = frame.explode(lists)
+    if frame[lists[0]].dtype == polars.List:
+        return _without_pairs(frame, lists, where), replace(roles, step=STEP)
+    if roles.step in lists:
+        return frame, roles
+    number = polars.int_range(1, polars.len() + 1).over(ROW).alias(STEP)
+    return frame.with_columns(number), replace(roles, step=STEP)
+
+
+def _without_pairs(frame: polars.DataFrame, lists: list[str], where: str) -> polars.DataFrame:
+    steps = frame[lists[0]].list.get(0, null_on_oob=True)
+    for column in lists:
+        _refuse(frame, frame[column].list.len() != 2, where, f"{column}: expected pairs of step and value")
+        other = frame[column].list.get(0, null_on_oob=True)
+        _refuse(frame, other != steps, where, f"{lists[0]} and {column} have different steps")
+    values = [frame[column].list.get(1) for column in lists]
+    return frame.with_columns(steps.alias(STEP), *values)
+
+
+def _refuse(frame: polars.DataFrame, wrong: polars.Series, where: str, problem: str) -> None:
+    if wrong.any():
+        row = frame[ROW][int(np.argmax(wrong.fill_null(False).to_numpy()))]
+        raise DataError(f"{where}, row {row}: {problem}")
+
+
+class Metric(NamedTuple):
+    """One metric of all trials."""
+
+    values: np.ndarray  # trial after trial
+    present: np.ndarray  # for each trial, whether it was measured at all
+    diverged: np.ndarray  # for each trial, whether a measured value is NaN or infinite
+
+
+def without_gaps(
+    values: polars.Series, steps: np.ndarray, starts: np.ndarray, optimizers: np.ndarray, *, empty_is_nan: bool
+) -> Metric:
+    """Return the values of a metric with gaps filled by the value before; before the first one they are NaN.
+
+    ``starts``: where the rows of each trial begin, and where the last one's end. ``optimizers``: a number of each row's
+    optimizer. With ``empty_is_nan``, an empty value is no gap but was NaN, as many programs write it, if the trial has
+    no later value, other trials have one at that step, and other trials of its optimizer have the metric.
+    """
+    numbers = values.to_numpy()
+    measured = values.is_not_null().to_numpy()
+    first = starts[:-1]
+    if not measured.all():
+        rows, lengths = np.arange(len(steps)), np.diff(starts)
+        if empty_is_nan:
+            last = np.repeat(np.maximum.reduceat(np.where(measured, rows, -1), first), lengths)
+            expected = np.isin(steps, np.unique(steps[measured])) & np.isin(optimizers, np.unique(optimizers[measured]))
+            measured = measured | ((rows > last) & expected)
+        latest = np.maximum.accumulate(np.where(measured, rows, -1))
+        numbers = np.where(latest >= np.repeat(first, lengths), numbers[latest], np.nan)
+    diverged = np.logical_or.reduceat(measured & ~np.isfinite(numbers), first)
+    return Metric(numbers, np.logical_or.reduceat(measured, first), diverged)

@@ -1,0 +1,135 @@
+"""Files as tables and as JSON. Nothing in them is executed; what is wrong with them is told in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import polars
+
+from levelfield.errors import DataError
+
+ROW = "levelfield row"  # a column that is added: the number of each row, from 1
+CSV, PARQUET, JSON_LINES = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson")
+_MISSING = ["NA", "N/A", "null", "NULL", "None"]  # what programs write for no value
+_DEEPEST = 20  # levels of nested JSON
+_OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
+
+
+def suffix(path: Path) -> str:
+    """Return how a file's name ends, in lower case and without the ending of a compressed file.
+
+    >>> suffix(Path("trials.JSONL.xz"))
+    '.jsonl'
+    """
+    name = Path(path.stem) if path.suffix in _OPENERS else path
+    return name.suffix.lower()
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed."""
+    return _OPENERS.get(path.suffix, open)(path, "rb")  # type: ignore[no-any-return]
+
+
+def read_frame(path: Path) -> polars.DataFrame:
+    """Return a file as a table with numbered rows, without empty ones.
+
+    The columns of a CSV file are text, because only their roles tell what they hold.
+    """
+    try:
+        frame = _READERS[suffix(path)](path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the file ({error.strerror or error})") from None
+    except polars.exceptions.NoDataError:
+        raise DataError(f"{path}: the file is empty; expected a header and a row for each trial") from None
+    except (polars.exceptions.PolarsError, EOFError, lzma.LZMAError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: not a valid {suffix(path)[1:]} file ({reason})") from None
+    twice = [name for name in frame.columns if name.endswith("_duplicated_0")]
+    if twice:
+        raise DataError(f"{path}: two columns are called {twice[0].removesuffix('_duplicated_0')!r}; rename one")
+    frame = frame.with_row_index(ROW, 1).filter(~polars.all_horizontal(polars.exclude(ROW).is_null()))
+    if not len(frame):
+        raise DataError(f"{path}: the file has no rows; expected one for each trial or step")
+    return frame
+
+
+def _read_csv(path: Path) -> polars.DataFrame:
+    with open_file(path) as file:
+        header = file.readline()
+        if b"\0" in header:
+            raise DataError(f"{path}: not a CSV file; it holds binary data")
+        file.seek(0)
+        separator = max(",", ";", "\t", key=lambda mark: header.count(mark.encode()))
+        return polars.read_csv(file, infer_schema=False, null_values=_MISSING, separator=separator)
+
+
+def _read_parquet(path: Path) -> polars.DataFrame:
+    return polars.read_parquet(path, glob=False)
+
+
+def _read_json_lines(path: Path) -> polars.DataFrame:
+    rows = []
+    with open_file(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                row = parse_json(line, f"{path}: line {number}")
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}: line {number}: expected a JSON object, got {type(row).__name__}")
+                rows.append(flattened(row, "."))
+    if not rows:
+        raise polars.exceptions.NoDataError
+    names = dict.fromkeys(name for row in rows for name in row)
+    return polars.DataFrame([_series(name, [row.get(name) for row in rows], path) for name in names])
+
+
+def _series(name: str, values: list[Any], path: Path) -> polars.Series:
+    try:
+        return polars.Series(name, values, strict=False)
+    except (polars.exceptions.PolarsError, TypeError, OverflowError):
+        raise DataError(f"{path}: {name}: expected values of one kind in all lines") from None
+
+
+_READERS = {
+    **dict.fromkeys(CSV, _read_csv),
+    **dict.fromkeys(PARQUET, _read_parquet),
+    **dict.fromkeys(JSON_LINES, _read_json_lines),
+}
+
+
+def read_json(path: Path) -> Any:
+    try:
+        with open_file(path) as file:
+            return parse_json(file.read(), str(path))
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{path}: cannot read the file ({getattr(error, 'strerror', None) or error})") from None
+
+
+def parse_json(text: bytes, where: str) -> Any:
+    """Return JSON as values; NaN and Infinity are numbers, as most programs write them."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "too deeply nested" if isinstance(error, RecursionError) else error
+        raise DataError(f"{where}: not valid JSON ({reason})") from None
+
+
+def flattened(content: Mapping[str, Any], separator: str, prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    """Return nested tables as one, with joined keys.
+
+    >>> flattened({"lr": 0.1, "model": {"width": 2}}, "/")
+    {'lr': 0.1, 'model/width': 2}
+    """
+    if depth > _DEEPEST:
+        raise DataError(f"{prefix[:40]}…: tables are nested more than {_DEEPEST} levels deep")
+    result: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            result |= flattened(value, separator, f"{prefix}{key}{separator}", depth + 1)
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
