@@ -36,7 +36,7 @@ from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
 from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
-from levelfield.trial import Failure, Point, Status, Trial
+from levelfield.trial import FailedTrial, Failure, Point, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -209,14 +209,16 @@ def _with_extra_trials(results: Results, store: Store) -> Results:
 def read_pools(study: Study, store: Store) -> Results:
     """Return the results of a study's pools alone."""
     trials: dict[str, list[Trial]] = {}
+    failures: dict[str, list[FailedTrial]] = {}
     provenance: list[Mapping[str, Any]] = []
     for name in study.optimizers:
         identity = study.identity(name)
         stored = {trial.point.index: trial for trial in store.trials(identity)}
         window = pool_window({index: trial.status for index, trial in stored.items()}, study.pool)
         trials[name] = [stored[index] for index in window if index in stored]
+        failures[name] = [failure for failure in store.failures(identity) if failure.index in window]
         provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
-    return Results.of(study, trials, provenance)
+    return Results.of(study, trials, provenance, failures)
 
 
 def read_states(study: Study, store: Store) -> dict[str, PoolState]:
@@ -226,12 +228,15 @@ def read_states(study: Study, store: Store) -> dict[str, PoolState]:
     for name in study.optimizers:
         ends = store.ends(study.identity(name), study.select)
         statuses = dict(zip(ends.index.tolist(), ends.status, strict=True))
-        inside = ends.index < len(pool_window(statuses, study.pool))
+        window = pool_window(statuses, study.pool)
+        inside = ends.index < len(window)
         feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
         count = PoolCount.of(statuses, study.pool, study.points(name))
         values = sign * ends.final[feasible & np.isfinite(ends.final)]
         best = float(sign * values.min()) if len(values) else None
-        states[name] = PoolState(count, best, [code for code, here in zip(ends.code, inside, strict=True) if here])
+        codes = [code for code, here in zip(ends.code, inside, strict=True) if here]
+        failed = [failure for failure in store.failures(study.identity(name)) if failure.index in window]
+        states[name] = PoolState(count, best, codes, failed)
     return states
 
 

@@ -107,6 +107,19 @@ class Failure(NamedTuple):
 
     point: Point
     reason: str
+    details: str = ""  # the traceback, the last output of its worker, …; any number of lines
+
+
+@dataclass(frozen=True)
+class FailedTrial:
+    """A trial that has failed and not finished since, as a store keeps it. No statistic counts it."""
+
+    index: int
+    reason: str  # of the last failure, like the rest
+    details: str
+    attempts: int  # how many times it has failed
+    time: float  # seconds since the epoch
+    host: str
 
 
 @dataclass(frozen=True)
@@ -127,4 +140,4 @@ class Progress:
     @property
     def ended(self) -> list[int]:
         """The indices of the points whose trials finished or failed."""
-        return [trial.point.index for trial in self.finished] + [point.index for point, _ in self.failed]
+        return [trial.point.index for trial in self.finished] + [failure.point.index for failure in self.failed]

@@ -135,6 +135,11 @@ def failure_line(error: BaseException) -> str:
     return f"{where}{_one_line(error)}"
 
 
+def failure_details(error: BaseException) -> str:
+    """Return the traceback of an error; "" if it is one of levelfield's own, whose line says everything."""
+    return "" if isinstance(error, LevelfieldError) else "".join(traceback.format_exception(error))
+
+
 def place(frame: FrameType) -> str:
     """Return where a running thread is: the innermost line of custom code, or of any code if there is none."""
     frames = traceback.extract_stack(frame)

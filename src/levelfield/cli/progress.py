@@ -87,8 +87,8 @@ class RunProgress:
         for trial in progress.finished:
             self.finished += 1
             self._count(row, trial)
-        for point, reason in progress.failed:
-            self.note(f"{optimizer}: trial {point.index} failed: {reason}")
+        for failure in progress.failed:
+            self.note(f"{optimizer}: trial {failure.point.index} failed: {failure.reason}")
         now = time.perf_counter()
         if not self._live and (now - self._printed >= _PLAIN_INTERVAL or self._is_full(optimizer)):
             self._print(optimizer)

@@ -25,7 +25,7 @@ from levelfield.training.gradients import gradient_scale as measure_gradient_sca
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.trial import Failure, Point, Progress
-from levelfield.user_code import failure_line
+from levelfield.user_code import failure_details, failure_line
 from levelfield.workload import Workload
 from levelfield.workloads import get_workload
 
@@ -64,7 +64,8 @@ class LocalExecutor:
             try:
                 yield from self._train(study, batch.optimizer, in_flight, take)
             except (Exception, SystemExit) as error:  # custom code can raise anything
-                failed = [Failure(point, failure_line(error)) for point in in_flight.values()]
+                reason, details = failure_line(error), failure_details(error)
+                failed = [Failure(point, reason, details) for point in in_flight.values()]
                 yield Progress(batch.optimizer, failed=failed, error=error)
 
     def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:

@@ -96,7 +96,7 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
     lines = []
     if study.scale < 1:
         lines.append(f"Scaled to {study.scale:.2g} of the study's steps, trials, and pool: a dry run, not a result.")
-    lines += [*_code_of_pools(study, pools), *code_sentences]
+    lines += [*_code_of_pools(study, pools), *code_sentences, *failure_sentences(pools)]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
         lines.append(
@@ -106,6 +106,19 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
         held_out = held_out_metric(study.select, get_workload(study.workload).metrics)
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
+    return lines
+
+
+def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
+    """Say which trials have failed, and why the first of each optimizer did."""
+    lines = []
+    for name, pool in pools.items():
+        if pool.failures:
+            count, first = len(pool.failures), pool.failures[0]
+            failed = f"{pluralize(count, 'trial')} of {name} failed and {'is' if count == 1 else 'are'} not counted"
+            lines.append(f"{failed}: trial {first.index}: {first.reason.rstrip('.')}.")
+    if lines:
+        lines[-1] += " 'levelfield status --failures' shows the details; the next run trains failed trials again."
     return lines
 
 
