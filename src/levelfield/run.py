@@ -30,6 +30,7 @@ from levelfield.executors.base import hand_out
 from levelfield.formatting import join_words, pluralize
 from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount, pool_window
+from levelfield.provenance import package_versions
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
@@ -346,6 +347,8 @@ def _failures(name: str, failed: Sequence[Failure]) -> str:
 def _provenance(study: Study, executor: Executor) -> dict[str, Any]:
     """Return what is stored with all trials of a study, wherever they are trained."""
     content: dict[str, Any] = {"code": code_digest(study.code)} if study.code else {}
+    if versions := package_versions(study, study.optimizers):
+        content["packages"] = versions
     if any(edge.has_limit for edge in inclusions(study)):
         content["gradient_scale"] = executor.gradient_scale(study)
     return content

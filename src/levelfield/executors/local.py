@@ -17,6 +17,7 @@ import jax
 
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Take, hand_out
+from levelfield.provenance import package_versions
 from levelfield.search import Search
 from levelfield.study import Study, digest
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
@@ -111,6 +112,7 @@ class LocalExecutor:
             return None
         here = {key: value for key, value in self._provenance.items() if key not in ("versions", "platform")}
         origin = {"code": study.code_version(optimizer)} | self._provenance["versions"] | here
+        origin |= package_versions(study, [optimizer])
         origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
 

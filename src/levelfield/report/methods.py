@@ -140,6 +140,7 @@ def _software(results: Results) -> Iterator[str]:
     for entry in results.provenance:
         versions: Mapping[str, Any] = entry.get("versions", {})
         shown = [f"{name} {versions[name]}" for name in _LIBRARIES if name in versions]
+        shown += [f"{name} {version}" for name, version in entry.get("packages", {}).items()]
         device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
         yield f"Trained with {', '.join(shown) or 'unknown versions'} on {device}, {entry.get('precision', 'float32')}."
     codes = {entry["code"] for entry in results.provenance if "code" in entry}

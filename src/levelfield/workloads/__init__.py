@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
+from typing import Any
 
 from levelfield.errors import UnknownName
-from levelfield.registry import Registry
+from levelfield.registry import Packaged, Registry
 from levelfield.workload import Workload
 
 _BUILT_IN = tuple(module.name for module in pkgutil.iter_modules(__path__))
-_registered: Registry[Workload] = Registry("workload", lambda name: name in _BUILT_IN)
+
+
+def _packaged(name: str, item: Any) -> Workload | None:
+    return replace(item, name=name) if isinstance(item, Workload) else None
+
+
+_registered: Registry[Workload] = Registry(
+    "workload", lambda name: name in _BUILT_IN, Packaged("levelfield.workloads", "an lf.Workload", _packaged)
+)
 
 
 def get_workload(name: str) -> Workload:
@@ -31,11 +41,21 @@ def workload_file(name: str) -> str:
     return _registered.file_of(name)
 
 
+def workload_packages(name: str) -> dict[str, str]:
+    """Return the installed packages that have a workload, with their versions; none if it is built in or registered."""
+    return _registered.versions_of(name)
+
+
+def declared_by(name: str) -> str:
+    """Return the packages that declare a workload, as text; "" if it does not come from a package. Imports nothing."""
+    return _registered.declared_by(name)
+
+
 def register_workload(workload: Workload) -> Workload:
     """Make a workload available to studies by its name. An earlier one of the same name is replaced."""
     return _registered.add(workload.name, workload)
 
 
 def workload_names() -> list[str]:
-    """Return the built-in workloads in alphabetical order, then the registered ones."""
+    """Return the built-in workloads in alphabetical order, then the registered ones, then those of packages."""
     return [*_BUILT_IN, *_registered]
