@@ -10,8 +10,12 @@ import pytest
 from helpers import REPOSITORY
 
 import levelfield as lf
+from levelfield import packages
 from levelfield.cli import app
+from levelfield.datasets import get_dataset
+from levelfield.errors import UnknownName
 from levelfield.rules import get_rule
+from levelfield.workloads import get_workload
 
 
 def blocks(document: str, language: str) -> list[str]:
@@ -31,9 +35,20 @@ def test_python_in_documents_runs(document, tmp_path, monkeypatch):
 
 
 def test_the_documented_study_is_valid():
-    (text,) = blocks("docs/studies.md", "toml")
+    text, _ = blocks("docs/studies.md", "toml")
     study = lf.Study(**tomllib.loads(text))
     assert list(study.optimizers) == ["momentum", "adam_default", "adamw"]
+
+
+def test_the_documented_entry_points_are_those_that_are_looked_for(monkeypatch):
+    """A package with the documented pyproject.toml declares a rule, a workload and a data set."""
+    _, text = blocks("docs/studies.md", "toml")
+    asked = []
+    monkeypatch.setattr(packages, "declared", lambda group: asked.append(group) or {})
+    for find in (get_rule, get_workload, get_dataset):
+        with pytest.raises(UnknownName):
+            find("my_item")
+    assert set(asked) == tomllib.loads(text)["project"]["entry-points"].keys()
 
 
 def test_the_documented_hyperparameters_are_the_rules():

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from levelfield.analysis.intervals import Interval, beats, interval, separated
     from levelfield.analysis.outcomes import Outcome
     from levelfield.comparison import Comparison, Summary, compare, ladder, refine, rerun_study, summary
-    from levelfield.data import Data
+    from levelfield.data import Data, Pass, Stream
     from levelfield.datasets import register_dataset
     from levelfield.datasets.sources import Dataset
     from levelfield.errors import LevelfieldError
     from levelfield.executors.base import Executor
     from levelfield.hyperparameters import Hyperparameter
-    from levelfield.rules import optimizer, register_rule
+    from levelfield.rules import Rule, optimizer, register_rule
     from levelfield.run import coverage
     from levelfield.store import Store
     from levelfield.study import Study, load_study
@@ -50,7 +50,10 @@ _MODULES = {
     "Inclusion": "taxonomy.inclusions",
     "LevelfieldError": "errors",
     "Outcome": "analysis.outcomes",
+    "Pass": "data",
+    "Rule": "rules",
     "Store": "store",
+    "Stream": "data",
     "Study": "study",
     "Summary": "comparison",
     "Target": "trial",
@@ -92,7 +95,10 @@ __all__ = [
     "Interval",
     "LevelfieldError",
     "Outcome",
+    "Pass",
+    "Rule",
     "Store",
+    "Stream",
     "Study",
     "Summary",
     "Target",

@@ -26,7 +26,7 @@ from levelfield.listener import Listener
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Finding, audit
-from levelfield.trial import Target, Trial
+from levelfield.trial import FailedTrial, Target, Trial
 
 if TYPE_CHECKING:
     import polars
@@ -57,6 +57,11 @@ class Comparison:
     def provenance(self) -> Sequence[Mapping[str, Any]]:
         """Versions, device and precision of each way in which the trials were trained."""
         return self.results.provenance
+
+    @property
+    def failures(self) -> Mapping[str, Sequence[FailedTrial]]:
+        """The trials of each optimizer's pool that have failed. No statistic counts them; the next run tries again."""
+        return self.results.failures
 
     @property
     def followed(self) -> Sequence[Followed]:

@@ -21,6 +21,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST_TEXT = 300  # characters of an exception's text in one line
+
 
 class LevelfieldError(Exception):
     exit_code = 1
@@ -93,6 +95,16 @@ class UnknownName(UsageError):
         """
         noun, of, owner = kind.partition(" of ")
         return cls(f"unknown {noun} {name!r}{of}{owner}{suggestion(name, sorted(known))}")
+
+
+def one_line(error: BaseException) -> str:
+    """Return the type and the text of any exception in one line, shortened if it is long.
+
+    >>> one_line(ValueError("two\\nlines"))
+    'ValueError: two lines'
+    """
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + '…'}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

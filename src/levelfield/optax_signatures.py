@@ -48,6 +48,21 @@ def hyperparameters_from_import(name: str) -> dict[str, Hyperparameter] | None:
     return _hyperparameters(_inspected(getattr(importlib.import_module("optax"), name, None)))
 
 
+def function_hyperparameters(function: Any) -> dict[str, Hyperparameter] | None:
+    """Return the hyperparameters of a function like optax's optimizers; None if it takes no learning rate.
+
+    A parameter with neither an annotation nor a default is a number.
+    """
+    parameters = _inspected(function)
+    number = frozenset({"float"})
+    return _hyperparameters(
+        {
+            name: parameter._replace(types=number) if parameter.required and not parameter.types else parameter
+            for name, parameter in parameters.items()
+        }
+    )
+
+
 def known_optimizers() -> list[str]:
     """Return the names of optax's public optimizers that take a learning rate. This imports optax."""
     public = [name for name in dir(importlib.import_module("optax")) if not name.startswith(("_", "scale_by"))]
@@ -167,6 +182,7 @@ def _inspected(function: Any) -> dict[str, Parameter]:
             default=None if parameter.default is parameter.empty else _plain(parameter.default),
         )
         for name, parameter in parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
 
 

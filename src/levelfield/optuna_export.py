@@ -15,8 +15,8 @@ from levelfield.trial import Trial
 def write_optuna(study: Study, store: Store, url: str) -> int:
     """Write all stored trials into an Optuna storage, one Optuna study for each optimizer; return their number.
 
-    Parameters are the free axes of the search space, as it is searched. The selection metric is the objective, its curve
-    the intermediate values; all else is in user attributes. Infeasible trials are marked as failed.
+    Parameters are the free axes of the search space, as it is searched. The selection metric is the objective, its
+    curve the intermediate values; all else is in user attributes. Infeasible trials are marked as failed.
     """
     try:
         import optuna
@@ -33,7 +33,7 @@ def write_optuna(study: Study, store: Store, url: str) -> int:
         for name in stored:
             if f"{study.name}/{name}" in taken:
                 raise UsageError(f"{url}: the storage has a study {study.name}/{name}; choose another storage")
-        direction = workload_of(study).metrics[study.select].value
+        direction = optuna.study.StudyDirection[workload_of(study).metrics[study.select].name]
         for name, trials in stored.items():
             new = optuna.create_study(storage=storage, study_name=f"{study.name}/{name}", direction=direction)
             new.set_metric_names([study.select])

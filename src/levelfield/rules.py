@@ -1,4 +1,4 @@
-"""The update rules: the paper's, each with its equations and hyperparameters; optax's by name; and registered ones.
+"""The update rules: the paper's, with their equations and hyperparameters; optax's; registered and installed ones.
 
 The paper's rules are Table 1 with its errata. Two details set them apart from rules of the same name elsewhere: adam
 and nadam add ε to √v *before* the bias correction, which then multiplies the whole step; rmsprop starts from v = 1 and
@@ -25,8 +25,8 @@ from levelfield.hyperparameters import (
     Hyperparameter,
     check_hyperparameters,
 )
-from levelfield.optax_signatures import known_optimizers, optimizer_hyperparameters
-from levelfield.registry import Registry
+from levelfield.optax_signatures import function_hyperparameters, known_optimizers, optimizer_hyperparameters
+from levelfield.registry import Packaged, Registry
 
 Update = Callable[..., tuple[Any, ...]]
 
@@ -41,7 +41,10 @@ class Equations:
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """An update rule: its hyperparameters, and the function that builds its optax transformation."""
+    """An update rule: its hyperparameters, and the function that builds its optax transformation.
+
+    A package declares its rules by entry points of the group ``levelfield.rules``.
+    """
 
     name: str
     hyperparameters: Mapping[str, Hyperparameter]
@@ -49,6 +52,9 @@ class Rule:
     scheduled: bool = False  # any hyperparameter can be a function of the step, not only the learning rate
     version: int = 1  # raise it when a change alters what trials compute, so that stored trials stay apart
     equations: Equations | None = None  # of the paper's rules
+
+    def __post_init__(self) -> None:
+        check_hyperparameters(f"rule {self.name!r}", self.hyperparameters)
 
     @property
     def built_in(self) -> bool:
@@ -222,7 +228,24 @@ _GROUP_OF_NAME = {
     **dict.fromkeys(("epsilon", "eps", "eps_root"), "epsilon"),
 }
 
-_registered: Registry[Rule] = Registry("rule", lambda name: name in _RULES or name.startswith("optax."))
+
+def _packaged(name: str, item: Any) -> Rule | None:
+    """Return what a package has as a rule of this name; None if it is neither a rule nor a function that makes one."""
+    if isinstance(item, Rule):
+        return replace(item, name=name, hyperparameters=_completed(item.hyperparameters, _USUAL_OF_NAME))
+    hyperparameters = function_hyperparameters(item)
+    return Rule(name, _completed(hyperparameters, _USUAL_OF_NAME), item) if hyperparameters else None
+
+
+_registered: Registry[Rule] = Registry(
+    "rule",
+    lambda name: name in _RULES or name.startswith("optax."),
+    Packaged(
+        "levelfield.rules",
+        "an lf.Rule, or a function that takes learning_rate and returns an optax transformation",
+        _packaged,
+    ),
+)
 
 
 def _completed(
@@ -257,12 +280,15 @@ def register_rule(
     usual values unless they declare their own; a learning rate has no usual values unless it declares them. Registering
     a name again replaces the rule but not its stored trials; raise ``version`` when a change alters what they compute.
     """
-    check_hyperparameters(f"rule {name!r}", hyperparameters)
-    return _registered.add(name, Rule(name, _completed(hyperparameters, _USUAL_OF_NAME), build, version=version))
+    rule = Rule(name, hyperparameters, build, version=version)
+    return _registered.add(name, replace(rule, hyperparameters=_completed(hyperparameters, _USUAL_OF_NAME)))
 
 
 def get_rule(name: str) -> Rule:
-    """Return a rule by name: the paper's, a registered one, or any optax optimizer as ``optax.<name>``."""
+    """Return a rule by name: the paper's, a registered one, a package's, or an optax optimizer as ``optax.<name>``.
+
+    A package's rule has the name of its entry point or is ``module:name``.
+    """
     if name.startswith("optax."):
         return _optax_rule(name)
     if name in _registered:
@@ -285,6 +311,11 @@ def declared_rule(name: str, hyperparameters: Iterable[str]) -> Rule:
 def rule_file(name: str) -> str:
     """Return the code file that registered a rule, or "" if none did."""
     return _registered.file_of(name)
+
+
+def rule_packages(name: str) -> dict[str, str]:
+    """Return the installed packages that have a rule, with their versions; none if it is built in or registered."""
+    return _registered.versions_of(name)
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from levelfield.executors.base import hand_out
 from levelfield.formatting import join_words, pluralize
 from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount, pool_window
+from levelfield.provenance import package_versions
 from levelfield.store import Store
 from levelfield.study import Study, workload_of
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
@@ -37,7 +38,7 @@ from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.training_code import Trainable
-from levelfield.trial import Failure, Point, Status, Trial
+from levelfield.trial import FailedTrial, Failure, Point, Status, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -218,14 +219,16 @@ def _with_extra_trials(results: Results, store: Store) -> Results:
 def read_pools(study: Study, store: Store) -> Results:
     """Return the results of a study's pools alone."""
     trials: dict[str, list[Trial]] = {}
+    failures: dict[str, list[FailedTrial]] = {}
     provenance: list[Mapping[str, Any]] = []
     for name in study.optimizers:
         identity = study.identity(name)
         stored = {trial.point.index: trial for trial in store.trials(identity)}
         window = pool_window({index: trial.status for index, trial in stored.items()}, study.pool)
         trials[name] = [stored[index] for index in window if index in stored]
+        failures[name] = [failure for failure in store.failures(identity) if failure.index in window]
         provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
-    return Results.of(study, trials, provenance)
+    return Results.of(study, trials, provenance, failures)
 
 
 def read_states(study: Study, store: Store) -> dict[str, PoolState]:
@@ -235,12 +238,15 @@ def read_states(study: Study, store: Store) -> dict[str, PoolState]:
     for name in study.optimizers:
         ends = store.ends(study.identity(name), study.select)
         statuses = dict(zip(ends.index.tolist(), ends.status, strict=True))
-        inside = ends.index < len(pool_window(statuses, study.pool))
+        window = pool_window(statuses, study.pool)
+        inside = ends.index < len(window)
         feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
         count = PoolCount.of(statuses, study.pool, study.points(name))
         values = sign * ends.final[feasible & np.isfinite(ends.final)]
         best = float(sign * values.min()) if len(values) else None
-        states[name] = PoolState(count, best, [code for code, here in zip(ends.code, inside, strict=True) if here])
+        codes = [code for code, here in zip(ends.code, inside, strict=True) if here]
+        failed = [failure for failure in store.failures(study.identity(name)) if failure.index in window]
+        states[name] = PoolState(count, best, codes, failed)
     return states
 
 
@@ -350,6 +356,8 @@ def _failures(name: str, failed: Sequence[Failure]) -> str:
 def _provenance(study: Study, executor: Executor) -> dict[str, Any]:
     """Return what is stored with all trials of a study, wherever they are trained."""
     content: dict[str, Any] = {"code": code_digest(*files)} if (files := study.code_files) else {}
+    if versions := package_versions(study, study.optimizers):
+        content["packages"] = versions
     if any(edge.has_limit for edge in inclusions(study)):
         content["gradient_scale"] = executor.gradient_scale(study)
     return content

@@ -107,7 +107,19 @@ class Failure(NamedTuple):
 
     point: Point
     reason: str
-    details: str = ""  # where it happened and what was printed before, if that is known
+    details: str = ""  # the traceback, the last output of its worker, …; any number of lines
+
+
+@dataclass(frozen=True)
+class FailedTrial:
+    """A trial that has failed and not finished since, as a store keeps it. No statistic counts it."""
+
+    index: int
+    reason: str  # of the last failure, like the rest
+    details: str
+    attempts: int  # how many times it has failed
+    time: float  # seconds since the epoch
+    host: str
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from levelfield.errors import LevelfieldError, StudyError
+from levelfield.errors import LevelfieldError, StudyError, one_line
 from levelfield.registry import is_running, registering
 
-_LONGEST_REASON = 300  # characters of an error's text
 _loaded: dict[str, dict[str, str]] = {}  # code file → digests of the file and of its neighbors when it was run
 _running: dict[str, dict[str, str]] = {}  # the same for code files that are being run
 _folders: list[str] = []  # the folders of code files that were added to sys.path, the latest first
@@ -125,7 +124,7 @@ def _failure(source: str, file: str, error: BaseException) -> StudyError:
         return StudyError(f"code = {source!r}: {error}")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, " if lines else ""
-    return StudyError(f"code = {source!r}: {where}{_one_line(error)}")
+    return StudyError(f"code = {source!r}: {where}{one_line(error)}")
 
 
 def failure_line(error: BaseException) -> str:
@@ -134,7 +133,12 @@ def failure_line(error: BaseException) -> str:
         return str(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_custom(frame.filename)]
     where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}, " if frames else ""
-    return f"{where}{_one_line(error)}"
+    return f"{where}{one_line(error)}"
+
+
+def failure_details(error: BaseException) -> str:
+    """Return the traceback of an error; "" if it is one of levelfield's own, whose line says everything."""
+    return "" if isinstance(error, LevelfieldError) else "".join(traceback.format_exception(error))
 
 
 def place(frame: FrameType) -> str:
@@ -142,11 +146,6 @@ def place(frame: FrameType) -> str:
     frames = traceback.extract_stack(frame)
     inner = [summary for summary in frames if _is_custom(summary.filename)] or frames
     return f"{Path(inner[-1].filename).name}, line {inner[-1].lineno}, in {inner[-1].name}"
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + '…'}"
 
 
 def _is_custom(file: str) -> bool:

@@ -78,7 +78,7 @@ class Work:
         return True
 
     def record(self, progress: Progress) -> None:
-        """Store finished trials, and return the points of failed ones: others may try them, this run does not."""
+        """Store finished and failed trials, and return the points of failed ones: this run does not try them again."""
         name, identity = progress.optimizer, self._identities[progress.optimizer]
         if progress.finished:
             provenance = {**progress.provenance, **self._provenance()}
@@ -89,6 +89,7 @@ class Work:
                 self._offer(name)  # the pool needs more points
         if progress.failed:
             self.failures[name] += progress.failed
+            self._store.add_failures(identity, progress.failed)
             self._runner.release(identity, [failure.point.index for failure in progress.failed])
         self.error = progress.error or self.error
 

@@ -21,7 +21,7 @@ from levelfield.errors import UnknownName
 from levelfield.pool import PoolCount
 from levelfield.space import Space
 from levelfield.study import Optimizer, Study, workload_of
-from levelfield.trial import Target, Trial
+from levelfield.trial import FailedTrial, Target, Trial
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class PoolState:
     count: PoolCount
     best: float | None  # final value of the selection metric; None if no trial has a finite one
     codes: Sequence[str]  # digest of the custom code of each trial
+    failures: Sequence[FailedTrial] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,7 @@ class Results:
     trials: Mapping[str, Sequence[Trial]]  # the trials of each optimizer's pool, including infeasible ones
     outcomes: Mapping[str, Outcome]
     provenance: Sequence[Mapping[str, Any]] = ()  # the distinct ways in which the trials were trained
+    failures: Mapping[str, Sequence[FailedTrial]] = field(default_factory=dict)  # that the pools lack
     followed: Sequence[Followed] = ()  # extra trials that no statistic counts
     reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with new seeds
     narrowed_spaces: bool = False  # whether parts of the search spaces are left out
@@ -66,10 +68,14 @@ class Results:
 
     @classmethod
     def of(
-        cls, study: Study, trials: Mapping[str, Sequence[Trial]], provenance: Sequence[Mapping[str, Any]] = ()
+        cls,
+        study: Study,
+        trials: Mapping[str, Sequence[Trial]],
+        provenance: Sequence[Mapping[str, Any]] = (),
+        failures: Mapping[str, Sequence[FailedTrial]] | None = None,
     ) -> Results:
         """Return the results of a study's trials."""
-        return cls(study, trials, outcomes_of(study, trials), provenance)
+        return cls(study, trials, outcomes_of(study, trials), provenance, failures or {})
 
     @property
     def title(self) -> str:
@@ -184,6 +190,7 @@ class Results:
                 self.count(name),
                 outcome.best_trial.curve.final(self.study.select) if outcome.best_trial else None,
                 [trial.code for trial in self.trials[name]],
+                self.failures.get(name, ()),
             )
             for name, outcome in self.outcomes.items()
         }

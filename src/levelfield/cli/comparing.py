@@ -2,9 +2,11 @@
 
 import os
 import signal
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +32,7 @@ from levelfield.cli.common import (
     store_name,
     training,
 )
-from levelfield.errors import DataError, NoStore, UsageError
+from levelfield.errors import DataError, NoStore, SearchExhausted, TrialFailed, UsageError
 
 if TYPE_CHECKING:
     from levelfield.analysis.results import PoolState
@@ -71,11 +73,18 @@ def compare(
     from levelfield.run import compare
 
     location = store_name(study, store, out)
-    with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
-        results, shortage = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
-    _show(Comparison(results), overrides, out, as_json)
-    if shortage:
-        raise shortage
+    problem: SearchExhausted | TrialFailed | None
+    try:
+        with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
+            results, problem = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
+        comparison = Comparison(results)
+    except TrialFailed as error:
+        comparison, problem = Comparison.load(study, location), error
+        if not any(comparison.trials.values()):
+            raise
+    _show(comparison, overrides, out, as_json)
+    if problem:
+        raise problem
 
 
 @app.command()
@@ -97,13 +106,17 @@ def run(
     from levelfield.run import fill, read_states
 
     location = store_name(study, store, out)
-    with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
-        shortage = fill(study, location, **options)
+    problem: SearchExhausted | TrialFailed | None
+    try:
+        with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
+            problem = fill(study, location, **options)
+    except TrialFailed as error:
+        problem = error
     with open_store(study, store, out) as opened:
         states = read_states(study, opened)
     _print_status(study, states, pool_caveats(study, states), overrides, as_json)
-    if shortage:
-        raise shortage
+    if problem:
+        raise problem
 
 
 @app.command()
@@ -113,9 +126,12 @@ def status(
     overrides: Overrides,
     store: StoreOption = None,
     out: Out = None,
+    failures: Annotated[
+        bool, typer.Option("--failures", help="Also show each failed trial with its traceback or last output.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show how many trials of each optimizer are done."""
+    """Show how many trials of each optimizer are done, and which have failed."""
     from levelfield.report.narrative import pool_caveats
     from levelfield.run import read_states
 
@@ -125,6 +141,8 @@ def status(
         workers = opened.workers(list(identities))
     shown = [replace(each, points={identities[key]: n for key, n in each.points.items()}) for each in workers]
     _print_status(study, states, pool_caveats(study, states), overrides, as_json, shown)
+    if failures and not as_json:
+        _print_failures(states)
 
 
 @app.command()
@@ -325,6 +343,7 @@ def _print_status(
             "pool": pool.count.n,
             "infeasible": pool.count.infeasible,
             "best": pool.best,
+            "failed": [asdict(failure) for failure in pool.failures],
         }
         for name, pool in pools.items()
     ]
@@ -358,6 +377,20 @@ def _print_status(
         typer.echo(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
     else:
         typer.echo("complete" if complete else "incomplete; 'levelfield run' continues it")
+
+
+def _print_failures(pools: "Mapping[str, PoolState]") -> None:
+    """Print each failed trial with its details."""
+    from levelfield.formatting import pluralize
+
+    for name, pool in pools.items():
+        for failure in pool.failures:
+            when = datetime.fromtimestamp(failure.time).astimezone().isoformat(" ", "seconds")
+            times = pluralize(failure.attempts, "time")
+            typer.echo(f"\n{name}, trial {failure.index}: {failure.reason}")
+            typer.echo(f"    failed {times}, the last time on {failure.host}, {when}")
+            if failure.details:
+                typer.echo(textwrap.indent(failure.details, "    "))
 
 
 def _beside(name: str, study: "Study", store: str | None) -> "Comparison":
@@ -406,6 +439,9 @@ def _show(
                 "separated": comparison.separated(),
                 "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
                 "sentences": comparison.sentences(),
+                "failures": {
+                    name: [asdict(failure) for failure in failed] for name, failed in comparison.failures.items()
+                },
                 "audit": [finding.as_dict() for finding in comparison.audit()],
                 "seeded": [pair.as_dict(comparison.study.select) for pair in comparison.followed],
                 "reruns": {rerun.optimizer: rerun.as_dict() for rerun in reruns(comparison.results)},

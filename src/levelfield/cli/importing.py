@@ -44,7 +44,9 @@ def import_(
     sampling: Annotated[
         str | None, typer.Option(metavar="HOW", help=f"How the hyperparameters were chosen: {_SAMPLINGS}.")
     ] = None,
-    select: Annotated[str | None, typer.Option(metavar="METRIC", help="The metric that selects the best trial.")] = None,
+    select: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="The metric that selects the best trial.")
+    ] = None,
     minimize: Annotated[list[str] | None, typer.Option(metavar="METRIC", help="Lower is better. Repeatable.")] = None,
     maximize: Annotated[list[str] | None, typer.Option(metavar="METRIC", help="Higher is better. Repeatable.")] = None,
     steps: Steps = None,
@@ -102,7 +104,9 @@ def _asked(source: "Source") -> "Source":
 
     if source.sampling or not sys.stdin.isatty():
         return source
-    typer.echo(f"How were the hyperparameters of these trials chosen? {_SAMPLINGS}; or press Enter if unknown.", err=True)
+    typer.echo(
+        f"How were the hyperparameters of these trials chosen? {_SAMPLINGS}; or press Enter if unknown.", err=True
+    )
     answer = typer.prompt("sampling", default="", show_default=False, err=True).strip()
     if answer not in ("", *SAMPLINGS):
         raise UsageError(f"sampling = {answer!r}: expected {_SAMPLINGS}")

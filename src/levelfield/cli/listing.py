@@ -1,7 +1,7 @@
 """Commands on what comes with levelfield: the taxonomy, data sets, studies, workloads."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -101,25 +101,28 @@ def studies(as_json: Json = False) -> None:
 @app.command()
 def workloads(as_json: Json = False) -> None:
     """List the workloads: data set, model, and selection metric."""
-    from levelfield.workloads import get_workload, workload_names
+    from levelfield.workloads import declared_by, get_workload, workload_names
 
-    known = [get_workload(name) for name in workload_names()]
+    # Those of packages are not imported: any of them may take long, or fail.
+    packaged = {name: package for name in workload_names() if (package := declared_by(name))}
+    known = [get_workload(name) for name in workload_names() if name not in packaged]
     if as_json:
-        return print_json(
-            [
-                {
-                    "workload": workload.name,
-                    "summary": workload.summary,
-                    "batch_size": workload.batch_size,
-                    "select": workload.select,
-                    "metrics": dict(workload.metrics),
-                    "dataset": getattr(workload, "dataset", None),
-                }
-                for workload in known
-            ]
-        )
+        rows: list[dict[str, Any]] = [
+            {
+                "workload": workload.name,
+                "summary": workload.summary,
+                "batch_size": workload.batch_size,
+                "select": workload.select,
+                "metrics": dict(workload.metrics),
+                "dataset": getattr(workload, "dataset", None),
+            }
+            for workload in known
+        ]
+        return print_json(rows + [{"workload": name, "package": package} for name, package in packaged.items()])
     for workload in known:
         dataset = getattr(workload, "dataset", None)
         typer.echo(f"{workload.name}: {workload.summary}")
         size = f"batch size {workload.batch_size}, " if workload.batch_size else ""
         typer.echo(f"    {size}selected by {workload.select}{f', needs the data set {dataset}' if dataset else ''}")
+    for name, package in packaged.items():
+        typer.echo(f"{name}: a workload of {package}")

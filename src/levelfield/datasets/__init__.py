@@ -19,7 +19,7 @@ import numpy.typing as npt
 from levelfield.datasets import cache
 from levelfield.datasets.sources import Dataset, NotDownloaded, Report, download
 from levelfield.errors import DataError, UnknownName
-from levelfield.registry import Registry
+from levelfield.registry import Packaged, Registry
 
 
 @functools.cache
@@ -31,7 +31,11 @@ def _built_in() -> dict[str, Dataset]:
     return {name: module.DATASET for name, module in modules.items() if hasattr(module, "DATASET")}
 
 
-_registered: Registry[Dataset] = Registry("data set", lambda name: name in _built_in())
+_registered: Registry[Dataset] = Registry(
+    "data set",
+    lambda name: name in _built_in(),
+    Packaged("levelfield.datasets", "an lf.Dataset", lambda name, item: item if isinstance(item, Dataset) else None),
+)
 
 
 def register_dataset(name: str, dataset: Dataset) -> Dataset:
@@ -48,18 +52,26 @@ def get_dataset(name: str) -> Dataset:
 
 
 def names() -> list[str]:
-    """Return the built-in data sets in alphabetical order, then the registered ones."""
+    """Return the built-in data sets in alphabetical order, then the registered ones, then those of packages."""
     return [*_built_in(), *_registered]
 
 
 def summary(name: str) -> str:
-    return get_dataset(name).summary
+    """Return what a data set is. A package's data set is not imported for it."""
+    declared_by = _registered.declared_by(name)
+    return f"a data set of {declared_by}" if declared_by else get_dataset(name).summary
 
 
 def about(name: str) -> dict[str, Any] | None:
     """Return where a cached data set came from; None if it is not on this machine."""
-    get_dataset(name)
+    if not _registered.declared_by(name):
+        get_dataset(name)
     return cache.about(name)
+
+
+def dataset_packages(name: str) -> dict[str, str]:
+    """Return the installed packages that have a data set, with their versions; none if it is built in or registered."""
+    return _registered.versions_of(name)
 
 
 def arrays(name: str) -> Mapping[str, npt.NDArray[Any]]:

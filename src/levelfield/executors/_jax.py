@@ -17,6 +17,7 @@ import jax
 
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Speed, Take, hand_out
+from levelfield.provenance import package_versions
 from levelfield.search import Search
 from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
@@ -25,7 +26,7 @@ from levelfield.training.gradients import gradient_scale as measure_gradient_sca
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.trial import Failure, Point, Progress
-from levelfield.user_code import failure_line
+from levelfield.user_code import failure_details, failure_line
 from levelfield.workload import Workload
 
 
@@ -63,7 +64,8 @@ class JaxExecutor:
             try:
                 yield from self._train(study, batch.optimizer, in_flight, take)
             except (Exception, SystemExit) as error:  # custom code can raise anything
-                failed = [Failure(point, failure_line(error)) for point in in_flight.values()]
+                reason, details = failure_line(error), failure_details(error)
+                failed = [Failure(point, reason, details) for point in in_flight.values()]
                 yield Progress(batch.optimizer, failed=failed, error=error)
 
     def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:
@@ -109,6 +111,7 @@ class JaxExecutor:
             return None
         here = {key: value for key, value in self._provenance.items() if key not in ("versions", "platform")}
         origin = {"code": study.code_version(optimizer)} | self._provenance["versions"] | here
+        origin |= package_versions(study, [optimizer])
         origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
 

@@ -72,7 +72,9 @@ def _direction(metric: str, source: Source, directions: Mapping[str, Direction])
     words = re.split(r"[^a-z0-9]+", metric.lower())
     down, up = any(word in _MINIMIZED for word in words), any(word in _MAXIMIZED for word in words)
     if down == up:
-        raise UsageError(f"metric {metric}: which way is better? Say so with --minimize {metric} or --maximize {metric}")
+        raise UsageError(
+            f"metric {metric}: which way is better? Say so with --minimize {metric} or --maximize {metric}"
+        )
     return Direction.MINIMIZE if down else Direction.MAXIMIZE
 
 
@@ -112,8 +114,8 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
         missing = [record.label for record in records if name not in record.hyperparameters]
         if missing:
             raise UsageError(
-                f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; leave "
-                f"that column out, or import these trials as another optimizer"
+                f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; "
+                f"leave that column out, or import these trials as another optimizer"
             )
         key, spec = infer_dimension(name, [record.hyperparameters[name] for record in records])
         table[key] = spec
@@ -140,7 +142,7 @@ def infer_dimension(name: str, values: Sequence[Value]) -> tuple[str, Any]:
     scales = {"uniform": np.array(distinct, float)}
     if low > 0 and high / low >= _WIDE:
         scales["log"] = np.log(scales["uniform"])
-    if 0 <= low and high < 1 and (1 - low) / (1 - high) >= _WIDE and high > 0.5:
+    if low >= 0 and high < 1 and (1 - low) / (1 - high) >= _WIDE and high > 0.5:
         scales["one_minus"] = np.log1p(-scales["uniform"])
     scale = min(scales, key=lambda each: _unevenness(scales[each]))
     if scale == "one_minus":
@@ -168,7 +170,7 @@ def _is_grid(tables: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int])
 def _known(optimizer: str, table: dict[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table whose rule is levelfield's only if its hyperparameters are, too: equal names may differ."""
     try:
-        Study(**content | {"search": "imported", "sampling": "unknown"}, optimizers={optimizer: table})
+        Study(**{**content, "search": "imported", "sampling": "unknown"}, optimizers={optimizer: table})
     except LevelfieldError:
         return table | {"rule": f"imported.{table['rule']}"}
     return table

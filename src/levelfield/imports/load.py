@@ -68,7 +68,9 @@ def _check_names(study: Study, source: Source, notes: list[str]) -> None:
     metrics, found = workload_of(study).metrics, source.metrics
     for metric in metrics:
         if metric not in found:
-            raise UsageError(f"the trials have no {metric}, a metric of {study.workload}; they have {join_words(found)}")
+            raise UsageError(
+                f"the trials have no {metric}, a metric of {study.workload}; they have {join_words(found)}"
+            )
         stated = source.directions.get(metric)
         if stated and stated is not metrics[metric]:
             raise UsageError(f"{metric}: the study says {metrics[metric]}, the source {stated}; correct one of them")
@@ -110,8 +112,8 @@ def _hyperparameters(study: Study, record: Record) -> Hyperparameters:
     for axis in space:
         if not axis.holds(values):
             raise UsageError(
-                f"{where} has {axis.name} = {values[axis.name]}, outside of {axis.key} = {axis.dimension.spec()} in the "
-                f"study; extend that range, or leave the trial out"
+                f"{where} has {axis.name} = {values[axis.name]}, outside of {axis.key} = {axis.dimension.spec()} in "
+                f"the study; extend that range, or leave the trial out"
             )
     return {name: values[name] for name in space.names}
 
@@ -185,8 +187,8 @@ def _checked(study: Study, name: str, trial: Trial) -> Trial:
     own = Search(study, name).point(trial.point.index)
     if _key(own.hyperparameters) != _key(trial.point.hyperparameters) or own.seed != trial.point.seed:
         raise UsageError(
-            f"{name}: trial {trial.point.index} is not point {own.index} of the study's own search (its seed, its space "
-            f"or its code differ); {remedy}"
+            f"{name}: trial {trial.point.index} is not point {own.index} of the study's own search (their seeds or "
+            f"spaces differ); {remedy}"
         )
     return replace(trial, point=own)
 

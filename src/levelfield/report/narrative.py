@@ -102,7 +102,7 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
             "The search ranges were inferred from the trials: each reaches from the lowest to the highest value that "
             "was tried, and may have been wider."
         )
-    lines += [*_code_of_pools(study, pools), *code_sentences]
+    lines += [*_code_of_pools(study, pools), *code_sentences, *failure_sentences(pools)]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
         lines.append(
@@ -112,6 +112,19 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
         held_out = held_out_metric(study.select, workload_of(study).metrics)
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
+    return lines
+
+
+def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
+    """Say which trials have failed, and why the first of each optimizer did."""
+    lines = []
+    for name, pool in pools.items():
+        if pool.failures:
+            count, first = len(pool.failures), pool.failures[0]
+            failed = f"{pluralize(count, 'trial')} of {name} failed and {'is' if count == 1 else 'are'} not counted"
+            lines.append(f"{failed}: trial {first.index}: {first.reason.rstrip('.')}.")
+    if lines:
+        lines[-1] += " 'levelfield status --failures' shows the details; the next run trains failed trials again."
     return lines
 
 
@@ -139,7 +152,7 @@ def provenance_sentences(results: Results) -> list[str]:
 def _provenance(entry: Mapping[str, Any]) -> str:
     if "imported" in entry:
         return f"Imported from {entry['imported']}."
-    versions = [f"{name} {version}" for name, version in entry.get("versions", {}).items()]
+    versions = [f"{name} {version}" for key in ("versions", "packages") for name, version in entry.get(key, {}).items()]
     device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
     precision = f", {entry['precision']}" if "precision" in entry else ""
     return f"Trained with {', '.join(versions) or 'unknown versions'} on {device}{precision}."

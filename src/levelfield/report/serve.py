@@ -58,14 +58,15 @@ class Live:
     def state(self) -> dict[str, Any]:
         """Return how full the pools are, and a version that changes with their trials. Reads no curves."""
         counts: dict[str, PoolCount] = {}
-        pools = []
+        pools, failed = [], []
         with self._open() as store:
             for name, identity in self._identities.items():
                 statuses = store.statuses(identity)
                 counts[name] = PoolCount.of(statuses, self.study.pool, self.study.points(name))
                 pools.append({i: statuses[i] for i in pool_window(statuses, self.study.pool) if i in statuses})
+                failed.append([(failure.index, failure.attempts) for failure in store.failures(identity)])
         return {
-            "version": digest([self._text, pools]),
+            "version": digest([self._text, pools, failed]),
             "complete": all(count.full for count in counts.values()),
             "optimizers": [
                 {"optimizer": name, "feasible": count.feasible, "infeasible": count.infeasible, "pool": count.n}

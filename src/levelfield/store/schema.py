@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 2  # 1 had neither claims nor digests
+SCHEMA_VERSION = 3  # 1 had neither claims nor digests, 2 no failures
 
 metadata = sa.MetaData()
 meta = sa.Table(
@@ -71,4 +71,16 @@ runners = sa.Table(
     sa.Column("started", sa.Double, nullable=False),  # this and the next: seconds since the epoch, database's clock
     sa.Column("seen", sa.Double, nullable=False),
     sa.Column("lease", sa.Double, nullable=False),  # seconds after ``seen`` for which the runner keeps its claims
+)
+# The trials that have failed and not finished since. A row goes when its trial is stored.
+failures = sa.Table(
+    "failures",
+    metadata,
+    sa.Column("optimizer", sa.String(64), primary_key=True),
+    sa.Column("index", sa.Integer, primary_key=True),
+    sa.Column("reason", sa.Text, nullable=False),  # of the last failure, like the rest
+    sa.Column("details", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),  # how many times it has failed
+    sa.Column("time", sa.Double, nullable=False),  # seconds since the epoch
+    sa.Column("host", sa.String(255), nullable=False),
 )

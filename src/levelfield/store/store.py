@@ -12,13 +12,13 @@ import sqlalchemy as sa
 
 from levelfield.errors import MissingRow, NoStore, StoreError
 from levelfield.pool import PoolCount
-from levelfield.store import claims
+from levelfield.store import claims, failures
 from levelfield.store.claims import Open, Runner, Worker
 from levelfield.store.database import Database
 from levelfield.store.rows import Ends, ends_of, last_value, problem_of, row_of, trials_of
 from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, trials
 from levelfield.study import digest
-from levelfield.trial import Direction, Status, Trial
+from levelfield.trial import Direction, FailedTrial, Failure, Status, Trial
 
 _CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created or upgraded
 
@@ -119,6 +119,7 @@ class Store:
             return
         key = digest(origin)
         known = optimizer, key, frozenset(metrics)
+        indices = [trial.point.index for trial in finished]
         rows = [row_of(optimizer, trial, sorted(metrics), key) for trial in finished]
         optimizer_row = {"id": optimizer, "definition": json.dumps(definition), "metrics": json.dumps(metrics)}
 
@@ -128,7 +129,8 @@ class Store:
                 self._insert(connection, optimizers, [optimizer_row])
                 self._insert(connection, provenance, [{"id": key, "content": json.dumps(origin)}])
             self._insert(connection, trials, rows)
-            claims.remove_claims(connection, optimizer, [trial.point.index for trial in finished])
+            claims.remove_claims(connection, optimizer, indices)
+            failures.remove(connection, optimizer, indices)
 
         try:
             self._database.write(work)
@@ -140,6 +142,17 @@ class Store:
     def _insert(self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows, except those that are there."""
         connection.execute(self._database.insert(table).on_conflict_do_nothing(), rows)
+
+    def add_failures(self, optimizer: str, failed: Sequence[Failure]) -> None:
+        """Add failed trials. They are kept until they finish; one that has failed before counts one attempt more."""
+        if failed:
+            self._database.write(lambda connection: failures.add(connection, self._database, optimizer, failed))
+
+    def failures(self, optimizer: str) -> list[FailedTrial]:
+        """Return the trials of an optimizer that have failed and not finished since, by index."""
+        if self._version < 3:
+            return []
+        return self._database.read(lambda connection: failures.read(connection, optimizer))
 
     def check_metrics(self, optimizer: str, metrics: Mapping[str, Direction]) -> None:
         """Raise if the optimizer's stored trials have other metrics than these."""
@@ -320,7 +333,7 @@ class Store:
 
     def workers(self, identities: Sequence[str]) -> list[Worker]:
         """Return the runners that are training points of these optimizers."""
-        if self._version < SCHEMA_VERSION:
+        if self._version < 2:
             return []
         return self._database.read(lambda connection: claims.workers(connection, self._database, identities))
 

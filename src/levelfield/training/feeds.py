@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from levelfield.data import Stream
-from levelfield.user_code import failure_line
+from levelfield.user_code import failure_details, failure_line
 
 _BYTES = 256 * 2**20  # of batches sent to the device at once, unless a single step needs more
 
@@ -32,7 +32,7 @@ class Feeds:
         self._feeds: list[Iterator[Any]] = [self._idle] * slots
         self._shapes = jax.tree.map(np.shape, idle)
         self._read = [0] * slots  # batches of the trial in the slot
-        self.failures: dict[int, str] = {}  # slots whose stream has failed, and why
+        self.failures: dict[int, tuple[str, str]] = {}  # slots whose stream has failed: the reason and its details
 
     def open(self, slot: int, seed: int, read: int = 0) -> None:
         """Start the stream of a trial in a slot, after the batches that the trial has already read."""
@@ -40,7 +40,7 @@ class Feeds:
             self._feeds[slot] = iter(self._stream.batches(seed, self._batch_size))
             self._read[slot] = 0
         except (Exception, SystemExit) as error:
-            self._fail(slot, failure_line(error))
+            self._fail(slot, failure_line(error), failure_details(error))
         for _ in range(read):
             self._next(slot)
 
@@ -67,7 +67,7 @@ class Feeds:
         except StopIteration:
             self._fail(slot, f"the training data ended after {self._read[slot]} of {self._trial_steps} batches")
         except (Exception, SystemExit) as error:
-            self._fail(slot, failure_line(error))
+            self._fail(slot, failure_line(error), failure_details(error))
         else:
             if (shapes := jax.tree.map(np.shape, batch)) == self._shapes:
                 self._read[slot] += 1
@@ -75,6 +75,6 @@ class Feeds:
             self._fail(slot, f"batch {self._read[slot]} has the shapes {shapes}; expected {self._shapes}")
         return next(self._idle)
 
-    def _fail(self, slot: int, reason: str) -> None:
-        self.failures[slot] = reason
+    def _fail(self, slot: int, reason: str, details: str = "") -> None:
+        self.failures[slot] = reason, details
         self._feeds[slot] = self._idle

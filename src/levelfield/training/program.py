@@ -212,8 +212,8 @@ class Program:
         return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
 
     @property
-    def failures(self) -> Mapping[int, str]:
-        """The slots whose data could not be read, and why."""
+    def failures(self) -> Mapping[int, tuple[str, str]]:
+        """The slots whose data could not be read, and why: the reason and its details."""
         return self._feeds.failures if self._feeds else {}
 
     def leave(self, slot: int) -> None:

@@ -49,8 +49,8 @@ def train(
             flight.rows.append(rows[position])
             flight.seconds += elapsed / len(active)
             trained += flight.step - before
-            if reason := program.failures.get(position):
-                failed.append(Failure(flight.point, reason))
+            if failure := program.failures.get(position):
+                failed.append(Failure(flight.point, *failure))
             elif not np.isfinite(rows[position][loss]):
                 finished.append(flight.trial(metrics, Status.INFEASIBLE))
             elif flight.step == job.steps:

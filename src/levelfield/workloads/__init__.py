@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
+from typing import Any
 
 from levelfield.errors import UnknownName
-from levelfield.registry import Registry
-from levelfield.workload import BaseWorkload, Workload
+from levelfield.registry import Packaged, Registry
+from levelfield.workload import BaseWorkload
 
 _BUILT_IN = tuple(module.name for module in pkgutil.iter_modules(__path__))
-_registered: Registry[BaseWorkload] = Registry("workload", lambda name: name in _BUILT_IN)
+
+
+def _packaged(name: str, item: Any) -> BaseWorkload | None:
+    return replace(item, name=name) if isinstance(item, BaseWorkload) else None
+
+
+_registered: Registry[BaseWorkload] = Registry(
+    "workload", lambda name: name in _BUILT_IN, Packaged("levelfield.workloads", "an lf.Workload", _packaged)
+)
 
 
 def get_workload(name: str) -> BaseWorkload:
@@ -22,7 +32,7 @@ def get_workload(name: str) -> BaseWorkload:
         return _registered[name]
     if name not in _BUILT_IN:
         raise UnknownName.of("workload", name, workload_names())
-    workload: Workload = importlib.import_module(f"levelfield.workloads.{name}").WORKLOAD
+    workload: BaseWorkload = importlib.import_module(f"levelfield.workloads.{name}").WORKLOAD
     return workload
 
 
@@ -36,11 +46,21 @@ def workloads_of(file: str) -> list[str]:
     return [name for name in _registered if workload_file(name) == file]
 
 
+def workload_packages(name: str) -> dict[str, str]:
+    """Return the installed packages that have a workload, with their versions; none if it is built in or registered."""
+    return _registered.versions_of(name)
+
+
+def declared_by(name: str) -> str:
+    """Return the packages that declare a workload, as text; "" if it does not come from a package. Imports nothing."""
+    return _registered.declared_by(name)
+
+
 def register_workload(workload: BaseWorkload) -> BaseWorkload:
     """Make a workload available to studies by its name. An earlier one of the same name is replaced."""
     return _registered.add(workload.name, workload)
 
 
 def workload_names() -> list[str]:
-    """Return the built-in workloads in alphabetical order, then the registered ones."""
+    """Return the built-in workloads in alphabetical order, then the registered ones, then those of packages."""
     return [*_BUILT_IN, *_registered]
