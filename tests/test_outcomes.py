@@ -117,10 +117,9 @@ def test_trials_may_be_evaluated_at_different_steps():
     ]
 
 
-@pytest.mark.parametrize("step", [0, -1])
-def test_an_invalid_step_is_refused(step):
-    with pytest.raises(UsageError, match=rf"step = {step}: expected an integer of at least 1"):
-        from_errors([[0.1, 0.1, 0.1]]).at(step=step)
+def test_an_invalid_step_is_refused():
+    with pytest.raises(UsageError, match=r"step = -1: expected an integer of at least 0"):
+        from_errors([[0.1, 0.1, 0.1]]).at(step=-1)
 
 
 # Another metric, another target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from levelfield.errors import UsageError
@@ -36,7 +37,8 @@ def write_optuna(study: Study, store: Store, url: str) -> int:
         direction = optuna.study.StudyDirection[workload_of(study).metrics[study.select].name]
         for name, trials in stored.items():
             new = optuna.create_study(storage=storage, study_name=f"{study.name}/{name}", direction=direction)
-            new.set_metric_names([study.select])
+            with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+                new.set_metric_names([study.select])
             new.add_trials(_frozen(study, name, trial) for trial in trials)
     except (ImportError, OSError, ValueError, optuna.exceptions.OptunaError) as error:
         raise UsageError(f"{url}: cannot write to this Optuna storage ({error})") from None

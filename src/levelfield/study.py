@@ -188,8 +188,10 @@ class Study(BaseModel):
                 raise type(error)(f"optimizers.{name}: {error}") from None
         if isinstance(workload, Trainable) and isinstance(workload.train, Command):
             workload.train.check({name: self.optimizers[name].space.names for name in self.optimizers})
-        if (self.search == "imported") != (self.sampling is not None):
-            raise StudyError('search = "imported" needs sampling = "random" (or another), and only then')
+        if self.search == "imported" and self.sampling is None:
+            raise StudyError('search = "imported" needs sampling, such as sampling = "random": how points were chosen')
+        if self.search == "quasirandom" and self.sampling is not None:
+            raise StudyError('sampling is for trials from elsewhere; write search = "imported"')
         if "pool" not in self.model_fields_set:
             self.__dict__["pool"] = self._default_pool()
         if self.trials > self.pool:

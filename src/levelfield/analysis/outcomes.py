@@ -58,8 +58,8 @@ class Outcome:
         """
         for metric in [*([select] if select else []), *([target.metric] if target else [])]:
             self._check_metric(metric)
-        if step is not None and step < 1:
-            raise UsageError(f"step = {step}: expected an integer of at least 1")
+        if step is not None and step < 0:
+            raise UsageError(f"step = {step}: expected an integer of at least 0")
         changes: dict[str, Any] = {"select": select, "step": step, "target": target}
         view = replace(self, **{key: value for key, value in changes.items() if value is not None})
         view.__dict__["_curves"] = self._curves  # of the same pool

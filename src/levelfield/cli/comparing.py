@@ -270,7 +270,7 @@ def check(
             f"  time        about {format_duration(3600 * facts['hours'])} on this machine "
             f"({facts['trial_steps_per_second']:,.0f} trial-steps/s{part})"
         )
-    else:
+    elif is_trainable(study):
         typer.echo("  time        'levelfield check --measure' estimates it for this machine")
     if warning := pool_sentence(study):
         typer.echo(f"  pool        warning: {warning}")

@@ -6,6 +6,7 @@ A rerun is a study without free hyperparameters: the points of its pool differ o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
@@ -33,9 +34,8 @@ def reruns_of(study: Study, points: Mapping[str, Hyperparameters], seeds: int) -
     """Return the study that trains one point of each of some optimizers with new seeds."""
     tables = {name: optimizer_table(study.optimizer(name), point) for name, point in points.items()}
     seed = trial_seed(study.seed, -1)  # no trial of the study has a seed derived from this one
-    imported = study.search == "imported"
-    changes = {"seed": seed, "trials": 1, "pool": seeds, "optimizers": tables}
-    changes |= {} if imported else {"search": "quasirandom"}
+    changes: dict[str, Any] = {"seed": seed, "trials": 1, "pool": seeds, "optimizers": tables}
+    changes |= {"search": "imported"} if study.sampling else {"search": "quasirandom"}
     return study.replace(name=f"{study.name}_rerun", **changes)
 
 

@@ -21,6 +21,7 @@ _MINIMIZED = ("loss", "error", "err", "perplexity", "ppl", "nll", "mse", "mae", 
 _MAXIMIZED = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "map", "ssim", "r2", "reward", "score")
 _VALIDATION = ("valid", "validation", "val", "dev")
 _FEW = 12  # at most so many values of a hyperparameter can be a list of choices
+_SIMILAR = 0.9  # trials whose last steps differ by no more than this factor have the same budget, in time perhaps
 _WIDE = 10.0  # at least this ratio of the largest to the smallest value makes a logarithmic range plausible
 
 
@@ -29,8 +30,8 @@ def infer_study(
 ) -> Study:
     """Return a study whose search spaces are what the trials span.
 
-    ``directions`` says which way metrics get better, where neither the source nor their names do. ``steps``: the budget,
-    if the trials' differ.
+    ``directions`` says which way metrics get better, where neither the source nor their names do. ``steps``: the
+    budget, if the trials' differ.
     """
     metrics = {metric: _direction(metric, source, directions or {}) for metric in source.metrics}
     steps = steps or _budget(source.records)
@@ -55,7 +56,7 @@ def infer_study(
         "sampling": source.sampling or "unknown",
     }
     if source.sampling == "grid" and _is_grid(tables, counts):
-        content |= {"search": "grid", "sampling": None, "pool": min(counts.values())}
+        content |= {"search": "grid", "pool": min(counts.values())}
     content = {key: value for key, value in content.items() if value is not None}
     return Study(**content, optimizers={each: _known(each, tables[each], content) for each in tables})
 
@@ -93,13 +94,13 @@ def _budget(records: Sequence[Record]) -> int:
     """Return the step at which the trials end."""
     ends = Counter(int(record.curve.steps[-1]) for record in records if not record.pruned and not record.diverged)
     ends = ends or Counter(int(record.curve.steps[-1]) for record in records)
-    if len(ends) > 1:
+    if min(ends) < _SIMILAR * max(ends):
         shown = ", ".join(f"{pluralize(count, 'trial')} at step {end:,}" for end, count in ends.most_common(4))
         raise UsageError(
             f"the trials have different budgets: {shown}{', …' if len(ends) > 4 else ''} are their last steps; compare "
             f"them at one step, with --steps {min(ends)}"
         )
-    return max(1, *ends)
+    return max(1, min(ends))
 
 
 def _interval(records: Sequence[Record], steps: int) -> int:
@@ -117,13 +118,16 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
                 f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; "
                 f"leave that column out, or import these trials as another optimizer"
             )
-        key, spec = infer_dimension(name, [record.hyperparameters[name] for record in records])
+        values = [record.hyperparameters[name] for record in records]
+        key, spec = infer_dimension(name, values, listed=source.sampling == "grid")
         table[key] = spec
     return table
 
 
-def infer_dimension(name: str, values: Sequence[Value]) -> tuple[str, Any]:
+def infer_dimension(name: str, values: Sequence[Value], *, listed: bool = False) -> tuple[str, Any]:
     """Return the key and the dimension, as a study file writes them, that values of a hyperparameter span.
+
+    ``listed``: they are known to come from a list, as those of a grid do.
 
     >>> infer_dimension("momentum", [0.9, 0.9])
     ('momentum', 0.9)
@@ -134,7 +138,7 @@ def infer_dimension(name: str, values: Sequence[Value]) -> tuple[str, Any]:
     if len(distinct) == 1:
         return name, distinct[0]
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct)
-    if not numbers or len(distinct) <= min(_FEW, len(values) / 3):
+    if listed or not numbers or len(distinct) <= min(_FEW, len(values) / 3):
         return name, {"choice": distinct}
     if all(isinstance(value, int) for value in distinct):
         return name, {"integer": [distinct[0], distinct[-1]]}

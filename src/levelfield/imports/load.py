@@ -148,8 +148,8 @@ def _filed(
         else:
             repeated[key].append(trial)
     yield study, list(pool.values())
-    for key, again in repeated.items():
-        target = reruns_of(study, {name: dict(key)}, len(again))
+    for again in repeated.values():
+        target = reruns_of(study, {name: again[0].point.hyperparameters}, len(again))
         yield target, list(_rerun(target, name, again, store))
 
 
