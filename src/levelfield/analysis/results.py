@@ -118,14 +118,15 @@ class Results:
         return self._tests(self.k(k), "steps")
 
     def _tests(self, k: int, quantity: str) -> list[PairTest]:
-        if not self.study.is_tested:
-            return []
         if (k, quantity) not in self._pair_tests:
             outcomes = {name: self.outcome(name) for name in self.comparable(k)}
             values = {
                 name: outcome.ranked() if quantity == "select" else outcome.steps for name, outcome in outcomes.items()
             }
-            self._pair_tests[k, quantity] = compare_pairs(values, k)
+            tests = compare_pairs(values, k)
+            if not self.study.is_tested:  # the trials are not independent, so nothing can be claimed
+                tests = [replace(test, p_value=1.0, needed=None) for test in tests]
+            self._pair_tests[k, quantity] = tests
         return self._pair_tests[k, quantity]
 
     def separated(self, k: int | None = None) -> list[tuple[str, str]]:

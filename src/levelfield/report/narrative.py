@@ -128,7 +128,10 @@ def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
     return lines
 
 
-_UNFAIR = "the best of K trials does not tell what a search with K trials would have found, and nothing is tested"
+_UNFAIR = (
+    "the best of K trials does not tell what a search with K trials would have found, the confidence intervals do not "
+    "hold, and nothing is tested"
+)
 _SAMPLING = {
     "random": "were drawn at random, so the best of K trials is what random search with K trials would have found",
     "quasirandom": "are quasi-random, so the best of K trials is what such a search with K trials would have found",
@@ -242,6 +245,9 @@ def _confidence(metric: str, interval: Interval) -> str:
 def _separations(results: Results, first: str, others: Sequence[str]) -> list[str]:
     """Say which optimizers the first one beats, and which comparisons are open."""
     wins = {name: results.beats(first, name) for name in others}
+    if not results.study.is_tested:
+        rates = [f"{name} in {format_percent(rate)}" for name, rate in wins.items()]
+        return [f"It beats {join_words(rates)} of repetitions; whether that is chance was not tested."]
     losses = {name: results.beats(name, first) for name in others}
     tied = [name for name in others if max(wins[name], losses[name]) < TIED]
     beaten = [name for name in others if (first, name) in results.separated()]
@@ -355,7 +361,7 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
         lines.append(
             f"{first} is faster than {join_words([described[name] for name in slower])}, more than chance explains."
         )
-    if close:
+    if close and results.study.is_tested:
         lines.append(f"{first} is not clearly faster than {join_words([described[name] for name in close], 'or')}.")
     apart = pluralize(results.study.eval_interval, "step")
     lines.append(f"Evaluations are {apart} apart, so steps to the target are known only that precisely.")

@@ -93,7 +93,8 @@ def audit(results: Results, k: int) -> list[Finding]:
     tests = lead_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
     raw = []
     for test, (special, general) in zip(tests, outcomes, strict=True):
-        known = min(len(special.pool), len(general.pool)) >= k and (special.best_trial or general.best_trial)
+        enough = min(len(special.pool), len(general.pool)) >= k
+        known = results.study.is_tested and enough and (special.best_trial or general.best_trial)
         raw.append(test.p_value if known else math.nan)
     findings = []
     for edge, covered, p in zip(edges, coverages(results), holm(raw), strict=True):
