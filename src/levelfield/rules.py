@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -73,6 +74,15 @@ class Rule:
         for name, hyperparameter in self.hyperparameters.items():
             if hyperparameter.required and name not in values:
                 raise SpaceError(f"{self.name} needs {name}; give it a range or a value")
+
+    def check_values(self, values: Mapping[str, Any]) -> None:
+        """Raise if a number is outside the values that its hyperparameter can take, or text is given for a number."""
+        for name, value in values.items():
+            hyperparameter = self.hyperparameters[name]
+            if isinstance(value, str) and hyperparameter.numeric:
+                raise SpaceError(f"{name} = {value!r}: expected a number or a function from the step to a number")
+            if isinstance(value, numbers.Real) and not hyperparameter.allows(float(value)):
+                raise SpaceError(f"{name} = {value:g} is outside {hyperparameter.interval}")
 
 
 class RuleState(NamedTuple):
@@ -344,10 +354,5 @@ def optimizer(name: str, **hyperparameters: Any) -> Any:
     """
     rule = get_rule(name)
     rule.check_names(hyperparameters)
-    for key, value in hyperparameters.items():
-        hyperparameter = rule.hyperparameters[key]
-        if isinstance(value, str) and hyperparameter.numeric:
-            raise SpaceError(f"{key} = {value!r}: expected a number or a function from the step to a number")
-        if isinstance(value, int | float) and not hyperparameter.allows(value):
-            raise SpaceError(f"{key} = {value:g} is outside {hyperparameter.interval}")
+    rule.check_values(hyperparameters)
     return rule(**hyperparameters)
