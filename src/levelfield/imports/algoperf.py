@@ -55,6 +55,7 @@ def read(path: Path, layout: Layout) -> Source:
     ]
     records, notes = distinct(records, str(path), labeled=True)
     limit = about.get("workload.max_allowed_runtime_sec")
+    notes.append("trials end by time, at different steps")
     early = sum(record.seconds < _EARLY * limit for record in records) if isinstance(limit, int | float) else 0
     if early:
         notes.append(

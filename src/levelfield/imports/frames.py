@@ -15,7 +15,7 @@ from levelfield.errors import DataError
 
 ROW = "levelfield row"  # a column that is added: the number of each row, from 1
 CSV, PARQUET, JSON_LINES = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson")
-_MISSING = ["NA", "N/A", "null", "NULL", "None"]  # what programs write for no value
+_MISSING = ["", "NA", "N/A", "null", "NULL", "None"]  # what programs write for no value
 _DEEPEST = 20  # levels of nested JSON
 _OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 
@@ -65,7 +65,8 @@ def _read_csv(path: Path) -> polars.DataFrame:
             raise DataError(f"{path}: not a CSV file; it holds binary data")
         file.seek(0)
         separator = max(",", ";", "\t", key=lambda mark: header.count(mark.encode()))
-        return polars.read_csv(file, infer_schema=False, null_values=_MISSING, separator=separator)
+        frame = polars.read_csv(file, infer_schema=False, null_values=_MISSING, separator=separator)
+    return frame.rename(str.strip)
 
 
 def _read_parquet(path: Path) -> polars.DataFrame:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,9 @@ def read(source: str | Path, layout: Layout) -> Source:
         raise UsageError(f"{_shown(source)} needs Optuna; run pip install 'levelfield[optuna]'") from None
     where = _shown(source)
     try:
-        storage = _open(optuna, source, where)
-        studies = _chosen_studies(storage, layout.studies, where)
-        trials = [(study, trial) for study in studies for trial in storage.get_all_trials(study._study_id)]
+        with _opened(optuna, source, where) as storage:
+            studies = _chosen_studies(storage, layout.studies, where)
+            trials = [(study, trial) for study in studies for trial in storage.get_all_trials(study._study_id)]
     except (sa.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError, ValueError, LookupError) as error:
         raise DataError(f"{where}: cannot read the Optuna storage ({_reason(error)})") from None
     return _source(studies, trials, layout, where)
@@ -74,13 +75,20 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _open(optuna: Any, source: str | Path, where: str) -> Any:
+@contextmanager
+def _opened(optuna: Any, source: str | Path, where: str) -> Iterator[Any]:
     if isinstance(source, Path):
         with source.open("rb") as file:
             is_journal = _is_journal(file.readline(_LONGEST))
         if is_journal:
-            return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(source)))
-    return _database(optuna, source, where)
+            yield optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(source)))
+            return
+    storage = _database(optuna, source, where)
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 def _database(optuna: Any, source: str | Path, where: str) -> Any:
@@ -101,7 +109,8 @@ def _database(optuna: Any, source: str | Path, where: str) -> Any:
         engine.dispose()
     if not set(_TABLES) <= set(tables):
         raise DataError(f"{where}: not an Optuna storage: expected its tables {', '.join(_TABLES)}")
-    return optuna.storages.RDBStorage(url.render_as_string(hide_password=False))
+    plain = url.render_as_string(hide_password=False)
+    return optuna.storages.RDBStorage(plain.replace("{", "{{").replace("}", "}}"))  # Optuna takes a template
 
 
 def _chosen_studies(storage: Any, names: Sequence[str], where: str) -> list[Any]:
@@ -120,7 +129,7 @@ _NOTES = {
     "stopped": "{} left out that Optuna's pruner stopped before their first report",
     "failed": "{} left out that failed; Optuna counts those that returned NaN among them, so some may have diverged",
     "unfinished": "{} left out that had not finished",
-    "revised": "{} returned another value than they reported last; the returned value counts",
+    "revised": "the value that counts is the one that was returned, which differs from the last report in {}",
     "enqueued": "{} at points that were given by hand",
 }
 

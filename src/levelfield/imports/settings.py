@@ -41,8 +41,9 @@ def describe(trials: Sequence[Settings], layout: Layout, where: str) -> list[Des
     everything = list(dict.fromkeys([*names, *(name for trial in trials for name in trial.remarks)]))
     for name in filter(None, [layout.optimizer, layout.seed, *layout.ignore]):
         require(name, everything, where)
-    optimizer = [layout.optimizer] if layout.optimizer else [] if layout.optimizer_name else _OPTIMIZER
-    seed = [layout.seed] if layout.seed else _SEED
+    usual = () if layout.optimizer_name else _OPTIMIZER
+    optimizer = [layout.optimizer] if layout.optimizer else [name for name in usual if name not in layout.ignore]
+    seed = [layout.seed] if layout.seed else [name for name in _SEED if name not in layout.ignore]
     taken = {*layout.ignore, *optimizer, *seed}
     if layout.hyperparameters is None:
         tuned = {name: name for name in names if name not in taken}

@@ -207,10 +207,11 @@ def _check_constant(frame: polars.DataFrame, first: polars.DataFrame, starts: np
         changed = frame[column].ne_missing(first[column][trials]).to_numpy()
         if changed.any():
             row = int(np.argmax(changed))
+            before, after = first.row(int(trials[row]), named=True), frame.row(row, named=True)
             raise DataError(
-                f"{where}: {column.removeprefix(_HYPERPARAMETER)} changes within a trial, from "
-                f"{first[column][trials[row]]} in row {first[ROW][trials[row]]} to {frame[column][row]} in row "
-                f"{frame[ROW][row]}; leave it out of hyperparameters, or tell trials apart with trial = COLUMN"
+                f"{where}: {column.removeprefix(_HYPERPARAMETER)} changes within a trial, from {before[column]} in row "
+                f"{before[ROW]} to {after[column]} in row {after[ROW]}; leave it out of hyperparameters, or tell "
+                f"trials apart with trial = COLUMN"
             )
 
 

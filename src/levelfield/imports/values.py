@@ -53,9 +53,9 @@ def _plain(values: polars.Series, where: str) -> polars.Series:
     kind = values.dtype
     if kind.is_nested() or kind == polars.Object or kind == polars.Binary:
         raise DataError(f"{where}: expected one value in each row, got {kind}")
-    if kind.is_numeric() or kind in (polars.Boolean, polars.String):
+    if kind.is_numeric() or kind == polars.Boolean:
         return values.cast(polars.Float64) if kind.is_decimal() else values
-    return values.cast(polars.String)
+    return values.cast(polars.String).str.strip_chars()
 
 
 def _refuse(values: polars.Series, wrong: polars.Series, rows: polars.Series, where: str, expected: str) -> None:
