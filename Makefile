@@ -37,17 +37,19 @@ lint: .venv/installed-dev
 	$(BIN)/lint-imports --no-cache
 
 # The lock files pin every version with its hashes; pyproject.toml only states which versions the project works with.
+# They are complete, so pip must not resolve anything: pip 23 stops at an extra of a pinned package (etils[epath]) as soon
+# as a newer version of that package is released.
 # An editable install has no hash, so it comes on its own, built by the setuptools that is already installed.
 .venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --require-hashes --requirement requirements.lock
+	$(INSTALL) --no-deps --require-hashes --requirement requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
 # Layers are tested against PyTorch if its CPU build is available; the default build includes gigabytes of CUDA. PyPI
 # does not have the CPU build, and each place that does may have its own, so there are no hashes for it.
 .venv/installed-dev: .venv/installed requirements-dev.lock
-	$(INSTALL) --require-hashes --requirement requirements-dev.lock
+	$(INSTALL) --no-deps --require-hashes --requirement requirements-dev.lock
 	-$(INSTALL) "torch==2.13.0+cpu"
 	touch $@
 
