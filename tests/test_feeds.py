@@ -18,11 +18,11 @@ import levelfield as lf
 from levelfield.data import Data, Pass, Stream
 from levelfield.environment import available_cores
 from levelfield.errors import OutOfMemory, StudyError
-from levelfield.executors import local
+from levelfield.executors import _jax
 from levelfield.executors._jax import JaxExecutor
 from levelfield.executors.base import Take, hand_out
 from levelfield.models.layers import cross_entropy
-from levelfield.models.regularization import l2_regularized, weight_decay
+from levelfield.models.regularization import l2_regularized
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
@@ -30,7 +30,7 @@ from levelfield.training.program import Job, Program, program
 from levelfield.training.shuffle import batch_indices
 from levelfield.training.slots import train
 from levelfield.trial import Point, Trial
-from levelfield.workload import L2, WEIGHT_DECAY, Workload, minimized
+from levelfield.workload import L2, Workload, minimized
 
 EXAMPLES, BATCH = 24, 4
 FEATURES = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32)
@@ -89,8 +89,7 @@ def workload(kind: str) -> Workload:
         init=init,
         loss=loss,
         evaluate=evaluate,
-        hyperparameters=L2 | WEIGHT_DECAY,
-        transform=weight_decay,
+        hyperparameters=L2,
     )
 
 
@@ -255,7 +254,7 @@ class Exhausted(Exception):
 
 
 def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
-    real = local.train
+    real = _jax.train
     calls = []
 
     def failing(compiled: Program, optimizer: str, take: Any, checkpoints: Any) -> Any:
@@ -266,7 +265,7 @@ def test_running_out_of_memory_halves_the_slots_and_loses_nothing(monkeypatch):
             yield segment
 
     expected, _ = run(JaxExecutor(2), quadratic())
-    monkeypatch.setattr(local, "train", failing)
+    monkeypatch.setattr(_jax, "train", failing)
     finished, notes = run(JaxExecutor(8), quadratic())
     assert calls == [8, 4, 2]
     assert notes == ["out of memory with 8 slots; continuing with 4", "out of memory with 4 slots; continuing with 2"]
@@ -281,7 +280,7 @@ def test_a_trial_that_does_not_fit_into_memory_is_refused(monkeypatch):
         raise jax.errors.JaxRuntimeError(str(Exhausted()))
         yield
 
-    monkeypatch.setattr(local, "train", failing)
+    monkeypatch.setattr(_jax, "train", failing)
     (progress,) = [part for part in JaxExecutor(2).train(quadratic(), first_points(2)) if part.failed]
     assert isinstance(progress.error, OutOfMemory)
     assert "a single trial with batch_size = 16 does not fit" in progress.failed[0].reason
@@ -292,7 +291,7 @@ def test_another_failure_is_not_mistaken_for_lack_of_memory(monkeypatch):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
         yield
 
-    monkeypatch.setattr(local, "train", failing)
+    monkeypatch.setattr(_jax, "train", failing)
     (progress,) = JaxExecutor(2).train(quadratic(), first_points(2))
     assert [failure.point.index for failure in progress.failed] == [0, 1]
     assert progress.failed[0].reason == "JaxRuntimeError: INTERNAL: something else"
@@ -305,7 +304,7 @@ def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
         return compiled.slots // compiled.devices * 2**40
 
     monkeypatch.setattr(Program, "memory", property(memory))
-    monkeypatch.setattr(local.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
+    monkeypatch.setattr(_jax.os, "sysconf", lambda name: 2**20 if name == "SC_PAGE_SIZE" else 3 * 2**20)
     finished, notes = run(JaxExecutor(8), quadratic())
     assert notes == ["8 slots need more memory than available; using 2"]
     assert len(finished) == 8
@@ -314,7 +313,7 @@ def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
 @pytest.mark.parametrize(("asked", "pool", "slots"), [(3, 8, 4), (2, 8, 2), (1, 8, 1), (5, 8, 6), (8, 3, 4), (8, 1, 1)])
 def test_devices_have_equally_many_slots(asked, pool, slots, monkeypatch):
     """At least as many as requested, so that no device is idle, but not many more than the pool has trials."""
-    monkeypatch.setattr(local.jax, "local_device_count", lambda: 2)
+    monkeypatch.setattr(_jax.jax, "local_device_count", lambda: 2)
     assert JaxExecutor(asked)._count(quadratic().replace(trials=1, pool=pool)) == slots
 
 

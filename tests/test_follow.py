@@ -18,7 +18,7 @@ import levelfield as lf
 from levelfield import hyperparameters, rules
 from levelfield.analysis.results import Results
 from levelfield.derive.follow import followings
-from levelfield.executors import local
+from levelfield.executors import _jax
 from levelfield.taxonomy import inclusions
 from levelfield.trial import Curve, Point, Status, Trial
 
@@ -145,7 +145,7 @@ def test_following_again_trains_nothing(run, monkeypatch):
     def refuse(*_: Any) -> None:
         raise AssertionError("something was trained")
 
-    monkeypatch.setattr(local, "program", refuse)
+    monkeypatch.setattr(_jax, "program", refuse)
     before = count(run.seeded)
     again = lf.compare(run.study, run.seeded, seed_inclusions=True)
     assert [pair.as_dict("train_loss") for pair in again.followed] == run.results

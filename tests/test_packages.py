@@ -13,7 +13,7 @@ from helpers import make_study
 import levelfield as lf
 from levelfield import datasets
 from levelfield.errors import StudyError, UnknownName
-from levelfield.executors.local import LocalExecutor, job
+from levelfield.executors._jax import JaxExecutor, job
 from levelfield.report.methods import methods
 from levelfield.report.page import render
 from levelfield.rules import get_rule
@@ -285,7 +285,7 @@ def test_the_versions_of_packages_are_recorded_with_the_trials(install: Install,
     comparison = lf.compare(make_study(optimizers, workload="my_work:workload"), store)
     (entry,) = comparison.provenance
     assert entry["packages"] == {"my-data": "7", "my-rules": "1.2", "my-work": "0.3+local"}
-    assert "my-data 7, my-rules 1.2, my-work 0.3+local.</p>" in render(comparison.results)
+    assert "my-data 7, my-rules 1.2, my-work 0.3+local on " in render(comparison.results)
     assert "my-data 7, my-rules 1.2, my-work 0.3+local on " in methods(comparison.results)["methods.md"]
     (entry,) = lf.compare(make_study({"sgd": {"learning_rate": 0.2}}), store).provenance
     assert "packages" not in entry
@@ -303,7 +303,7 @@ def test_the_version_of_a_module_without_a_package_is_what_it_says(
 def test_a_checkpoint_of_another_version_is_not_continued(install: Install, tmp_path: Path) -> None:
     install("my-rules", {"my_rules": RULES}, {"rules": {"mine": "my_rules:plain"}})
     study = make_study({"mine": {"learning_rate": 0.1}, "sgd": {"learning_rate": 0.1}})
-    executor = LocalExecutor(1, CheckpointFolder(tmp_path))
+    executor = JaxExecutor(1, CheckpointFolder(tmp_path))
     origins = {}
     for name in study.optimizers:
         checkpoints = executor._checkpoints(study, name, program(job(study, name), 1))

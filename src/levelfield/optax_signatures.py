@@ -1,7 +1,10 @@
 """The hyperparameters of optax's optimizers, read from optax's source.
 
-Importing optax loads JAX, which takes seconds; parsing one of its files does not. If the source is not laid out as
-expected, optax is imported and its functions are inspected instead, with the same result.
+Importing optax loads JAX, which takes seconds; parsing its files does not. If the source is not laid out as expected,
+optax is imported and its functions are inspected instead, with the same result.
+
+Names are those within optax, such as ``adamw`` or ``contrib.muon``. An argument that is a tuple, such as
+``betas=(0.9, 0.999)``, becomes one hyperparameter for each member: ``betas_1`` and ``betas_2``.
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from levelfield.hyperparameters import Hyperparameter, Kind
 
-_SOURCE = "_src/alias.py"  # where optax defines its optimizers
+_SOURCES = {"": "_src/alias.py", "contrib.": "contrib/_*.py"}  # where optax defines its optimizers
 _NUMBERS = {"float", "ArrayLike", "Numeric", "Scalar", "ScalarOrSchedule"}  # annotations that admit a number
-_OBJECTS = {"key"}  # annotated as numbers but not hyperparameters: a key of random numbers
+# Annotated as numbers, but not hyperparameters: a key of random numbers, and descriptions of tensors.
+_OBJECTS = {"key", "weight_dimension_numbers", "muon_weight_dimension_numbers"}
+_RATE, _SCALING = "learning_rate", "scaling"  # polyak_sgd calls the factor that can follow a schedule its scaling
 _NO_LITERAL = object()  # a default that a study file could not hold, such as a dtype or a function
 
 
@@ -45,7 +51,15 @@ def hyperparameters_from_source(name: str) -> dict[str, Hyperparameter] | None:
 
 def hyperparameters_from_import(name: str) -> dict[str, Hyperparameter] | None:
     """Return the hyperparameters by importing optax, or None if it has no such optimizer."""
-    return _hyperparameters(_inspected(getattr(importlib.import_module("optax"), name, None)))
+    try:
+        return _hyperparameters(_inspected(optimizer_function(name)))
+    except AttributeError:
+        return None
+
+
+def optimizer_function(name: str) -> Any:
+    """Return optax's function by its name within optax. This imports optax."""
+    return operator.attrgetter(name)(importlib.import_module("optax"))
 
 
 def function_hyperparameters(function: Any) -> dict[str, Hyperparameter] | None:
@@ -65,20 +79,46 @@ def function_hyperparameters(function: Any) -> dict[str, Hyperparameter] | None:
 
 def known_optimizers() -> list[str]:
     """Return the names of optax's public optimizers that take a learning rate. This imports optax."""
-    public = [name for name in dir(importlib.import_module("optax")) if not name.startswith(("_", "scale_by"))]
-    return [name for name in public if hyperparameters_from_import(name)]
+    optax = importlib.import_module("optax")
+    public = [*dir(optax), *(f"contrib.{name}" for name in dir(optax.contrib))]
+    named = [name for name in public if not name.removeprefix("contrib.").startswith(("_", "scale_by"))]
+    return [name for name in named if hyperparameters_from_import(name)]
 
 
 def _hyperparameters(parameters: Mapping[str, Parameter]) -> dict[str, Hyperparameter] | None:
-    if "learning_rate" not in parameters:
+    if _RATE not in parameters:
+        parameters = {_RATE if name == _SCALING else name: parameter for name, parameter in parameters.items()}
+    if _RATE not in parameters:
         return None
-    return {name: _hyperparameter(name, parameter) for name, parameter in parameters.items()}
+    return {name: _hyperparameter(name, parameter) for name, parameter in _members(parameters)}
+
+
+def _members(parameters: Mapping[str, Parameter]) -> Iterator[tuple[str, Parameter]]:
+    """Yield the parameters, one for each member of a tuple."""
+    for name, parameter in parameters.items():
+        if isinstance(parameter.default, tuple):
+            for i, member in enumerate(parameter.default, start=1):
+                yield f"{name}_{i}", Parameter(frozenset(), required=False, default=member)
+        else:
+            yield name, parameter
+
+
+def arguments(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of optax's function for values of hyperparameters. This imports optax."""
+    parameters, given = _inspected(optimizer_function(name)), dict(values)
+    if _RATE in given and _RATE not in parameters:
+        given[_SCALING] = given.pop(_RATE)
+    for tuple_name, parameter in parameters.items():
+        if isinstance(parameter.default, tuple):
+            members = [given.pop(f"{tuple_name}_{i}", at) for i, at in enumerate(parameter.default, start=1)]
+            given |= {tuple_name: tuple(members)}
+    return given
 
 
 def _hyperparameter(name: str, parameter: Parameter) -> Hyperparameter:
     kind, default = _kind(name, parameter), parameter.default
     return Hyperparameter(
-        required=parameter.required or name == "learning_rate",
+        required=parameter.required or name == _RATE,
         # Switches and whole numbers control Python code in optax; everything else is arithmetic.
         traced=kind == "number" and not isinstance(default, int),
         kind=kind,
@@ -110,15 +150,25 @@ def _signatures() -> dict[str, dict[str, Parameter]]:
     spec = importlib.util.find_spec("optax")
     if spec is None or spec.origin is None:
         return {}
-    try:
-        tree = ast.parse((Path(spec.origin).parent / _SOURCE).read_text("utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError):
-        return {}
+    folder, signatures = Path(spec.origin).parent, dict[str, dict[str, Parameter]]()
+    for prefix, pattern in _SOURCES.items():
+        for file in folder.glob(pattern):
+            try:
+                tree = ast.parse(file.read_text("utf-8"))
+            except (OSError, SyntaxError, UnicodeDecodeError):
+                continue
+            signatures |= {f"{prefix}{name}": found for name, found in _functions(tree).items()}
+    return signatures
+
+
+def _functions(tree: ast.Module) -> dict[str, dict[str, Parameter]]:
+    """Return the parameters of the functions in a module."""
     signatures: dict[str, dict[str, Parameter]] = {}
+    constants: dict[str, Any] = {}
     for node in tree.body:
         match node:
             case ast.FunctionDef(name=name, args=ast.arguments(posonlyargs=[], vararg=None, kwarg=None) as arguments):
-                signatures[name] = _parsed(arguments)
+                signatures[name] = _parsed(arguments, constants)
             case ast.Assign(
                 targets=[ast.Name(id=name)],
                 value=ast.Call(func=ast.Attribute(attr="partial"), args=[ast.Name(id=base)], keywords=keywords),
@@ -128,23 +178,28 @@ def _signatures() -> dict[str, dict[str, Parameter]]:
                     parameter: about._replace(default=bound[parameter], required=False) if parameter in bound else about
                     for parameter, about in signatures[base].items()
                 }
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                constants[name] = _literal(value)
     return signatures
 
 
-def _parsed(arguments: ast.arguments) -> dict[str, Parameter]:
+def _parsed(arguments: ast.arguments, constants: Mapping[str, Any]) -> dict[str, Parameter]:
     required = [None] * (len(arguments.args) - len(arguments.defaults))
     defaults = [*required, *arguments.defaults, *arguments.kw_defaults]
     return {
         argument.arg: Parameter(
             frozenset(_type_names(argument.annotation)),
             required=default is None,
-            default=None if default is None else _literal(default),
+            default=None if default is None else _literal(default, constants),
         )
         for argument, default in zip([*arguments.args, *arguments.kwonlyargs], defaults, strict=True)
     }
 
 
-def _literal(node: ast.expr) -> Any:
+def _literal(node: ast.expr, constants: Mapping[str, Any] | None = None) -> Any:
+    """Return the value of an expression that is a literal, or the name of a constant that is."""
+    if isinstance(node, ast.Name) and constants and node.id in constants:
+        return constants[node.id]
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -187,6 +242,8 @@ def _inspected(function: Any) -> dict[str, Parameter]:
 
 
 def _plain(default: Any) -> Any:
+    if isinstance(default, tuple) and not hasattr(default, "_fields"):  # transformations are named tuples
+        return default
     return default if default is None or isinstance(default, bool | int | float | str) else _NO_LITERAL
 
 

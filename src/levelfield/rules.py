@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from levelfield.arrays import sqrt
-from levelfield.errors import SpaceError, UnknownName
+from levelfield.errors import SpaceError, UnknownName, UsageError
 from levelfield.hyperparameters import (
     FRACTION,
     NOT_NEGATIVE,
@@ -26,7 +26,8 @@ from levelfield.hyperparameters import (
     Hyperparameter,
     check_hyperparameters,
 )
-from levelfield.optax_signatures import function_hyperparameters, known_optimizers, optimizer_hyperparameters
+from levelfield.optax_optimizers import build_optimizer, optimizer_hyperparameters, refusal
+from levelfield.optax_signatures import function_hyperparameters, known_optimizers
 from levelfield.registry import Packaged, Registry
 
 Update = Callable[..., tuple[Any, ...]]
@@ -53,6 +54,9 @@ class Rule:
     scheduled: bool = False  # any hyperparameter can be a function of the step, not only the learning rate
     version: int = 1  # raise it when a change alters what trials compute, so that stored trials stay apart
     equations: Equations | None = None  # of the paper's rules
+    # (optimizer state, params) → the weights to evaluate, if they are not those that are trained
+    evaluated: Callable[[Any, Any], Any] | None = None
+    seed_argument: str = ""  # the argument that takes a trial's seed, if the rule draws random numbers
 
     def __post_init__(self) -> None:
         check_hyperparameters(f"rule {self.name!r}", self.hyperparameters)
@@ -217,8 +221,8 @@ def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2:
 
 _USUAL_OF_NAME = {
     "momentum": _MOMENTUM,
-    **dict.fromkeys(("beta1", "b1"), _BETA1),
-    **dict.fromkeys(("beta2", "b2", "b3"), _BETA2),
+    **dict.fromkeys(("beta1", "b1", "betas_1", "adam_b1"), _BETA1),
+    **dict.fromkeys(("beta2", "b2", "b3", "betas_2", "adam_b2"), _BETA2),
     **dict.fromkeys(("epsilon", "eps", "eps_root"), _EPSILON),
 }
 
@@ -233,9 +237,10 @@ _RATES_IN_OPTAX = {
 }
 
 _GROUP_OF_NAME = {
-    "learning_rate": "learning rate",
-    **dict.fromkeys(("momentum", "beta1", "beta2", "rho", "b1", "b2", "decay"), "momentum"),
-    **dict.fromkeys(("epsilon", "eps", "eps_root"), "epsilon"),
+    **dict.fromkeys(("learning_rate", "adam_learning_rate"), "learning rate"),
+    **dict.fromkeys(("momentum", "beta", "beta1", "beta2", "rho", "decay", "b1", "b2", "b3"), "momentum"),
+    **dict.fromkeys(("betas_1", "betas_2", "adam_b1", "adam_b2"), "momentum"),
+    **dict.fromkeys(("epsilon", "eps", "eps_root", "adam_eps_root"), "epsilon"),
 }
 
 
@@ -281,16 +286,23 @@ def _usual_range(hyperparameter: Hyperparameter, usual_range: tuple[float, float
 
 
 def register_rule(
-    name: str, build: Callable[..., Any], hyperparameters: Mapping[str, Hyperparameter], version: int = 1
+    name: str,
+    build: Callable[..., Any],
+    hyperparameters: Mapping[str, Hyperparameter],
+    version: int = 1,
+    evaluated: Callable[[Any, Any], Any] | None = None,
 ) -> Rule:
     """Make a rule available to studies. ``build(**hyperparameters)`` returns an optax transformation.
+
+    ``evaluated(state, params)`` returns the weights to evaluate, from the transformation's state and the weights that
+    are trained, for a rule that averages them or looks ahead; by default, they are the same.
 
     Under a schedule, its learning_rate is a function of the step, as in optax's optimizers. Hyperparameters with the
     name of a built-in rule's (``momentum``, ``b1``, ``eps``, …) have its group in a ladder of tuning protocols and its
     usual values unless they declare their own; a learning rate has no usual values unless it declares them. Registering
     a name again replaces the rule but not its stored trials; raise ``version`` when a change alters what they compute.
     """
-    rule = Rule(name, hyperparameters, build, version=version)
+    rule = Rule(name, hyperparameters, build, version=version, evaluated=evaluated)
     return _registered.add(name, replace(rule, hyperparameters=_completed(hyperparameters, _USUAL_OF_NAME)))
 
 
@@ -331,15 +343,20 @@ def rule_packages(name: str) -> dict[str, str]:
 @functools.cache
 def _optax_rule(name: str) -> Rule:
     function = name.removeprefix("optax.")
+    if reason := refusal(function):
+        raise UsageError(f"{name} cannot be trained: {reason}")
     hyperparameters = optimizer_hyperparameters(function)
     if hyperparameters is None:
-        raise UnknownName.of("optax optimizer", name, [f"optax.{known}" for known in known_optimizers()])
-
-    def build(**values: Any) -> Any:
-        return getattr(importlib.import_module("optax"), function)(**values)
-
-    rate = _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)
-    return Rule(name, _completed(hyperparameters, _USUAL_IN_OPTAX | {"learning_rate": rate}), build)
+        known = [f"optax.{other}" for other in known_optimizers()]
+        moved = f"optax.contrib.{function}"
+        raise UnknownName.of("optax optimizer", name, [moved] if moved in known else known)
+    usual = _USUAL_IN_OPTAX | {"learning_rate": _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)}
+    return Rule(
+        name,
+        _completed(hyperparameters, usual),
+        functools.partial(build_optimizer, function),
+        seed_argument="key" if "key" in hyperparameters else "",
+    )
 
 
 def optimizer(name: str, **hyperparameters: Any) -> Any:

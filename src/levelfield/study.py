@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from levelfield.command import Command
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.hyperparameters import Hyperparameter, check_domain
+from levelfield.options import OPTIONS
 from levelfield.rules import Rule, declared_rule, get_rule, rule_file
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
@@ -257,9 +258,13 @@ class Study(BaseModel):
         return self.optimizer(optimizer).space.size if self.search == "grid" else math.inf
 
     def domain(self, optimizer: str, hyperparameter: str) -> Hyperparameter:
-        """Return which values a hyperparameter of an optimizer may take: its rule's, schedule's or workload's."""
+        """Return which values a hyperparameter of an optimizer may take."""
+        return self.domains(optimizer)[hyperparameter]
+
+    def domains(self, optimizer: str) -> dict[str, Hyperparameter]:
+        """Return the hyperparameters that an optimizer could have: its rule's, schedule's, workload's and options."""
         chosen = self.optimizer(optimizer)
-        return _domains(chosen.rule, chosen.schedule, workload_of(self))[hyperparameter]
+        return _domains(chosen.rule, chosen.schedule, workload_of(self))
 
     def replace(self, **changes: Any) -> Study:
         """Return the study with some fields changed and checked again; ``None`` leaves a field unchanged.
@@ -431,8 +436,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
         raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
     for key in table.keys() & schedule.keys():
         raise StudyError(f"{key} is given both in the optimizer's table and in its schedule; keep the schedule's")
-    # Weight decay belongs to the rule or the workload, never to both: a rule's own takes precedence.
-    for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys() - {"weight_decay"}):
+    for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys()):
         raise StudyError(f"{both} is a hyperparameter of both {rule.name} and {workload.name}; rename the workload's")
     space = Space.parse(table | schedule)
     domains = _domains(rule, kind, workload)
@@ -485,7 +489,8 @@ def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _domains(rule: Rule, schedule: str, workload: BaseWorkload) -> dict[str, Hyperparameter]:
-    return {**workload.hyperparameters, **SCHEDULES[schedule], **rule.hyperparameters}
+    options = OPTIONS if isinstance(workload, Workload) else {}
+    return {**options, **workload.hyperparameters, **SCHEDULES[schedule], **rule.hyperparameters}
 
 
 def _text(table: dict[str, Any], key: str, default: str) -> str:

@@ -80,10 +80,6 @@ class Workload(BaseWorkload):
     evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
     # (key, batch size) → batch, for a workload that generates its examples instead of storing them
     draw: Callable[[Any, int], Tree] | None = None
-    # (hyperparameters, learning rate) → an optax.GradientTransformation that is applied to the rule's updates. It gets
-    # the workload's hyperparameters that the study sets and the rule does not take; the learning rate is a number or a
-    # function of the step.
-    transform: Callable[[Mapping[str, Any], Any], Any] | None = None
     # Whether the data are one text, read in order: the leading axis counts batches, the state carries over from one
     # batch to the next, and ``evaluate`` gets a whole split at once.
     sequential: bool = False
@@ -131,5 +127,4 @@ CLASSIFICATION = minimized(
 # Regularization that a workload may offer. It is off unless the study sets it.
 _OFF = Hyperparameter(low=0.0, required=False, default=0.0)
 L2 = {"l2": replace(_OFF, usual_range=(0.0, 0.1))}  # λ/2 ‖w‖² added to the loss
-WEIGHT_DECAY = {"weight_decay": replace(_OFF, usual_range=(0.0, 1.0))}  # decoupled
 LABEL_SMOOTHING = {"label_smoothing": replace(_OFF, high=1.0, usual_range=(0.0, 0.3))}

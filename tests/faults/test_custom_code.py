@@ -186,9 +186,9 @@ def no_memory() -> None:
 def _limit_slots(most: int) -> None:
     import jax
 
-    from levelfield.executors import local
+    from levelfield.executors import _jax
 
-    train = local.train
+    train = _jax.train
 
     def failing(compiled: Any, *arguments: Any) -> Iterator[Any]:
         for number, progress in enumerate(train(compiled, *arguments)):
@@ -196,7 +196,7 @@ def _limit_slots(most: int) -> None:
                 raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 byte.")
             yield progress
 
-    local.train = failing
+    _jax.train = failing
 
 
 def test_a_run_that_is_short_of_memory_goes_on_with_fewer_slots(

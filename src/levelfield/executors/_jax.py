@@ -21,7 +21,7 @@ from levelfield.provenance import package_versions
 from levelfield.search import Search
 from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
-from levelfield.training.checks import check_rule, check_workload
+from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
@@ -53,7 +53,7 @@ class JaxExecutor:
         for name, optimizer in study.optimizers.items():
             if not optimizer.rule.built_in:
                 try:
-                    check_rule(job(study, name))
+                    check_rule(job(study, name), Search(study, name).point(0).hyperparameters)
                 except StudyError as error:
                     raise StudyError(f"optimizers.{name}: {error}") from error
 
@@ -206,7 +206,7 @@ def job(study: Study, optimizer: str) -> Job:
             static.append((axis.name, axis.dimension.ends[0]))
         else:
             traced.append(axis.name)
-    return Job(
+    found = Job(
         jax_workload(study),
         chosen.rule,
         chosen.schedule,
@@ -216,6 +216,12 @@ def job(study: Study, optimizer: str) -> Job:
         tuple(traced),
         tuple(static),
     )
+    if chosen.rule.built_in:
+        return found
+    about = chosen.rule.hyperparameters
+    of_rule = [axis for axis in chosen.space if axis.name in traced and axis.name in about and axis.extremes]
+    fixed = [axis for axis in of_rule if not axis.dimension.free and about[axis.name].group != "learning rate"]
+    return with_branches(found, tuple((axis.name, axis.extremes[0]) for axis in fixed))
 
 
 def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:

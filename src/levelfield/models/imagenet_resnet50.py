@@ -12,7 +12,6 @@ from levelfield.datasets.imagenet import CROP, SIDE
 from levelfield.models.augmentation import center, crop, distort_colors, flip
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import BatchNorm
-from levelfield.models.regularization import weight_decay
 from levelfield.models.resnet import Bottleneck, Stages, convolution
 
 _SIZE = CROP
@@ -53,4 +52,3 @@ def prepare(images: jax.Array) -> jax.Array:
 
 CLASSIFIER = Classifier(Net(), (SIDE, SIDE, 3), prepare, augment)
 init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate
-transform = weight_decay

@@ -18,7 +18,7 @@ import numpy as np
 from levelfield.formatting import format_number, join_words
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Hyperparameters, Log, Space, Uniform, Value
-from levelfield.study import Optimizer, Study, workload_of
+from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
 
 _POINTS = 64
@@ -139,6 +139,9 @@ def translated(
     with np.errstate(all="ignore"):
         image = way.image(values, open)
         settled = {name: value(study.steps // 2) if callable(value) else value for name, value in image.items()}
+        if "weight_decay" in others and "learning_rate" in values:
+            # The option multiplies it by the learning rate, which the witness may change.
+            others["weight_decay"] = others["weight_decay"] * values["learning_rate"] / settled["learning_rate"]
     return others | settled
 
 
@@ -252,8 +255,7 @@ def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str
 
 def _left_out(study: Study, optimizer: Optimizer, values: Mapping[str, Any], open_names: set[str]) -> list[str]:
     """Return the hyperparameters that are not in the space and whose defaults are not the values that it needs."""
-    known = {**workload_of(study).hyperparameters, **optimizer.rule.hyperparameters}
-    obstacles = []
+    known, obstacles = study.domains(optimizer.name), []
     for name in sorted(values.keys() - set(optimizer.space.names) - open_names):
         default = known[name].default if name in known else None
         off = default is None and np.all(np.asarray(values[name]) == 0)  # optax's None for momentum means no momentum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from levelfield.data import Data, Pass, Stream, Tree
 from levelfield.errors import LevelfieldError, StudyError, UsageError
+from levelfield.space import Hyperparameters
 from levelfield.training.program import Job, load_data, one_step
 from levelfield.workload import Workload
 
@@ -40,15 +42,57 @@ def check_workload(workload: Workload, batch_size: int, named: Iterable[frozense
     _check_metrics(workload, model, data)
 
 
-def check_rule(job: Job) -> None:
-    """Raise if the rule cannot be trained, for example because it needs more than gradients."""
+def check_rule(job: Job, values: Hyperparameters) -> None:
+    """Raise if the rule cannot be trained, for example because it needs more than gradients.
+
+    ``values`` are those of any trial. They tell which hyperparameters are at fault.
+    """
+    error = _training_error(job)
+    if error is None:
+        return
+    label = f"rule {job.rule.name} cannot be trained"
+    if job.schedule != "constant" and _training_error(job._replace(schedule="constant")) is None:
+        raise StudyError(
+            f"{label} with a schedule ({_in_one_line(error)}); give it a constant learning rate: "
+            'schedule = { kind = "constant" }'
+        ) from error
+    if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerBoolConversionError | TypeError):
+        for name in job.traced:
+            if name in job.rule.hyperparameters and _training_error(_with_static(job, name, values)) is None:
+                raise StudyError(
+                    f"{name} of {job.rule.name} cannot be searched over: the rule's code branches on its value, so it "
+                    f"must be the same in all trials; fix {name}, or define one optimizer for each value"
+                ) from error
+    raise StudyError(f"{label} ({_in_one_line(error)})") from error
+
+
+@functools.lru_cache(maxsize=256)
+def with_branches(job: Job, fixed: tuple[tuple[str, Any], ...]) -> Job:
+    """Return the job with a fixed hyperparameter as a plain number if the rule's code needs that, to branch on it.
+
+    Others stay traced: a plain number would be rounded differently. If nothing helps, ``check_rule`` says why.
+    """
+    if _training_error(job) is None:
+        return job
+    values = dict(fixed)
+    candidates = [_with_static(job, name, values) for name in values]
+    candidates.append(functools.reduce(lambda found, name: _with_static(found, name, values), values, job))
+    return next((candidate for candidate in candidates if _training_error(candidate) is None), job)
+
+
+def _with_static(job: Job, name: str, values: Mapping[str, Any]) -> Job:
+    traced = tuple(other for other in job.traced if other != name)
+    return job._replace(traced=traced, static=(*job.static, (name, values[name])))
+
+
+def _training_error(job: Job) -> BaseException | None:
+    """Return what goes wrong in a step; None if nothing does."""
     batch = _batch_shapes(job.workload, job.batch_size, load_data(job.workload).train)
     try:
-        optimizer = one_step(job, batch).optimizer
+        one_step(job, batch)
     except (Exception, SystemExit) as error:  # a rule may be custom code
-        raise StudyError(f"rule {job.rule.name} cannot be trained ({_in_one_line(error)})") from error
-    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.extended) for leaf in jax.tree.leaves(optimizer)):
-        raise StudyError(f"rule {job.rule.name} cannot be trained: its state contains a random key")
+        return error
+    return None
 
 
 def _check_arrays(label: str, tree: Tree) -> None:

@@ -22,9 +22,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from levelfield.data import Data, Pass, Stream
 from levelfield.environment import available_cores
 from levelfield.errors import UsageError
+from levelfield.options import OPTIONS
 from levelfield.rules import Rule
 from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
+from levelfield.training.options import (
+    averaged,
+    evaluated_weights,
+    start_average,
+    with_keys,
+    with_options,
+    without_keys,
+)
 from levelfield.training.shuffle import batch_indices
 from levelfield.workload import Workload
 
@@ -55,6 +64,7 @@ class Slot(NamedTuple):
     params: Any
     state: Any
     optimizer: Any
+    average: Any  # of the weights, if the study asks for it
 
 
 def use_every_core() -> None:
@@ -164,8 +174,10 @@ class Program:
         self._held = common.shapes(jax.eval_shape(start, of(jnp.uint32), numbers, common.model))
         # Compile now, so that timing what follows measures training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
-        self._fill = jax.jit(fill, donate_argnums=0).lower(*arguments).compile()
-        self._train = jax.jit(train, donate_argnums=0).lower(self._held, batches).compile()
+        self._fill = jax.jit(fill, donate_argnums=0, out_shardings=common.split).lower(*arguments).compile()
+        self._train = jax.jit(train, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
+        weights = evaluated_weights(job.rule, self._held.optimizer, _options(job, numbers))
+        self._weights = weights and jax.jit(jax.vmap(weights)).lower(self._held).compile()
 
     def empty(self) -> Slot:
         """Return slots without trials."""
@@ -224,7 +236,8 @@ class Program:
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
         """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics)."""
         held = self.train(held)
-        return held, self._common.evaluate((held.params, held.state))
+        params = self._weights(held) if self._weights else held.params
+        return held, self._common.evaluate((params, held.state))
 
     def train(self, held: Slot) -> Slot:
         """Train every slot to its next evaluation, without evaluating it."""
@@ -269,16 +282,30 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
     return jax.device_put((() if isinstance(train, Stream) else train, held), NamedSharding(mesh, _WHOLE))
 
 
-def _transformation(job: Job, hyperparameters: Mapping[str, Any]) -> optax.GradientTransformation:
-    """The rule at a trial's hyperparameters, then the workload's transform of its updates."""
-    workload, of_rule = job.workload, job.rule.hyperparameters
-    learning_rate = schedule(job.schedule, job.steps, hyperparameters)
-    values = {name: hyperparameters[name] for name in of_rule if name in hyperparameters}
-    rule: optax.GradientTransformation = job.rule(**values | dict(job.static) | {"learning_rate": learning_rate})
-    if workload.transform is None:
-        return rule
-    names = [name for name in workload.hyperparameters if name in hyperparameters and name not in of_rule]
-    return optax.chain(rule, workload.transform({name: hyperparameters[name] for name in names}, learning_rate))
+def _transformation(job: Job, slot: Slot) -> optax.GradientTransformationExtraArgs:
+    """The rule at a trial's hyperparameters, with the study's options."""
+    values = dict(job.static) | {
+        name: _scheduled(job, slot.hyperparameters, name)
+        for name in job.rule.hyperparameters
+        if name in slot.hyperparameters
+    }
+    if job.rule.seed_argument:
+        values[job.rule.seed_argument] = slot.seed
+    return with_options(job.rule(**values), values["learning_rate"], _options(job, slot.hyperparameters))
+
+
+def _scheduled(job: Job, hyperparameters: Hyper, name: str) -> Any:
+    """Return the value of a hyperparameter. Every learning rate follows the schedule."""
+    value = hyperparameters[name]
+    if name != "learning_rate" and job.rule.hyperparameters[name].group != "learning rate":
+        return value
+    return schedule(job.schedule, job.steps, hyperparameters | {"learning_rate": value})
+
+
+def _options(job: Job, hyperparameters: Hyper) -> Hyper:
+    """Return the options of any optimizer that the study sets, less those that the rule or the workload redefines."""
+    own = job.rule.hyperparameters.keys() | job.workload.hyperparameters.keys()
+    return {name: hyperparameters[name] for name in OPTIONS if name in hyperparameters and name not in own}
 
 
 def trial_key(seed: Any, purpose: int, step: Any) -> Any:
@@ -287,18 +314,42 @@ def trial_key(seed: Any, purpose: int, step: Any) -> Any:
 
 
 def _start(job: Job, seed: Any, hyperparameters: Hyper, model: tuple[Any, Any]) -> Slot:
-    optimizer = _transformation(job, hyperparameters).init(model[0])
-    return Slot(jnp.zeros((), jnp.int32), seed, hyperparameters, *model, optimizer)
+    average = start_average(model[0], _options(job, hyperparameters))
+    slot = Slot(jnp.zeros((), jnp.int32), seed, hyperparameters, *model, (), average)
+    return slot._replace(optimizer=without_keys(_transformation(job, slot).init(slot.params)))
 
 
-def _step(job: Job, slot: Slot, batch: Any, key: Any) -> Slot:
-    gradients, state = jax.grad(job.workload.loss, has_aux=True)(
-        slot.params, slot.state, batch, key, slot.hyperparameters
+def _step(job: Job, slot: Slot, batch: Any, key: Any, phase: Any) -> Slot:
+    def objective(params: Any) -> tuple[Any, Any]:
+        return job.workload.loss(params, slot.state, batch, key, slot.hyperparameters)
+
+    def loss(params: Any, obj_fn: Any = None, phase: Any = None, interval: Any = None) -> Any:
+        """optax's line searches pass on to it the arguments below that they do not know."""
+        return objective(params)[0]
+
+    (value, state), gradients = jax.value_and_grad(objective, has_aux=True)(slot.params)
+    transformation = _transformation(job, slot)
+    updates, optimizer = transformation.update(
+        gradients,
+        with_keys(slot.optimizer, jax.eval_shape(transformation.init, slot.params)),
+        slot.params,
+        # What some transformations ask for. The phase, unlike the step, is the same in all slots: code that branches on
+        # it runs only one of its branches.
+        value=value,
+        grad=gradients,
+        value_fn=loss,
+        obj_fn=loss,
+        phase=phase,
+        interval=job.eval_interval,
     )
-    transformation = _transformation(job, slot.hyperparameters)
-    updates, optimizer = transformation.update(gradients, slot.optimizer, slot.params)
     params = optax.apply_updates(slot.params, updates)
-    return slot._replace(step=slot.step + 1, params=params, state=state, optimizer=optimizer)
+    return slot._replace(
+        step=slot.step + 1,
+        params=params,
+        state=state,
+        optimizer=without_keys(optimizer),
+        average=averaged(slot.average, params, _options(job, slot.hyperparameters)),
+    )
 
 
 def one_step(job: Job, batch: Any) -> Slot:
@@ -307,7 +358,7 @@ def one_step(job: Job, batch: Any) -> Slot:
 
     def step(seed: Any, numbers: Hyper, batch: Any) -> Slot:
         started = _start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
-        return _step(job, started, batch, trial_key(seed, 2, started.step))
+        return _step(job, started, batch, trial_key(seed, 2, started.step), jnp.zeros((), jnp.int32))
 
     shapes: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
     return shapes
@@ -315,7 +366,8 @@ def one_step(job: Job, batch: Any) -> Slot:
 
 def _train(job: Job, slot: Slot, train: Any) -> Slot:
     """Train one slot to its next evaluation."""
-    steps = slot.step + jnp.arange(min(job.eval_interval, job.steps))
+    phases = jnp.arange(min(job.eval_interval, job.steps))
+    steps = slot.step + phases
     leaves = jax.tree.leaves(train)
     # Compute all indices outside the loop, so that the loop only gathers.
     if job.workload.sequential:
@@ -323,23 +375,24 @@ def _train(job: Job, slot: Slot, train: Any) -> Slot:
     else:
         indices = batch_indices(slot.seed, steps, len(leaves[0]), job.batch_size) if leaves else steps
 
-    def body(slot: Slot, indices: jax.Array) -> tuple[Slot, None]:
+    def body(slot: Slot, now: tuple[jax.Array, jax.Array]) -> tuple[Slot, None]:
+        indices, phase = now
         if job.workload.draw:
             batch = job.workload.draw(trial_key(slot.seed, 1, slot.step), job.batch_size)
         else:
             batch = jax.tree.map(lambda array: array[indices], train)
-        return _step_if_unfinished(job, slot, batch), None
+        return _step_if_unfinished(job, slot, batch, phase), None
 
-    return jax.lax.scan(body, slot, indices)[0]
+    return jax.lax.scan(body, slot, (indices, phases))[0]
 
 
 def _train_on(job: Job, slot: Slot, batches: Any) -> Slot:
     """Train one slot on these batches."""
-    return jax.lax.scan(lambda slot, batch: (_step_if_unfinished(job, slot, batch), None), slot, batches)[0]
+    return jax.lax.scan(lambda slot, batch: (_step_if_unfinished(job, slot, batch, None), None), slot, batches)[0]
 
 
-def _step_if_unfinished(job: Job, slot: Slot, batch: Any) -> Slot:
-    trained = _step(job, slot, batch, trial_key(slot.seed, 2, slot.step))
+def _step_if_unfinished(job: Job, slot: Slot, batch: Any, phase: Any) -> Slot:
+    trained = _step(job, slot, batch, trial_key(slot.seed, 2, slot.step), phase)
     if job.steps % job.eval_interval == 0:
         return trained
     # The last stretch is shorter than the others: change nothing after the last step.

@@ -13,7 +13,7 @@ from levelfield.data import Data, Pass
 from levelfield.datasets import arrays
 from levelfield.datasets.imagenet import CROP, Arrays, evaluation_images, stream_imagenet
 from levelfield.datasets.splits import split
-from levelfield.workload import CLASSIFICATION, LABEL_SMOOTHING, WEIGHT_DECAY, Workload, imported
+from levelfield.workload import CLASSIFICATION, LABEL_SMOOTHING, Workload, imported
 
 _HELD_OUT, _TRAIN_SUBSET = 50_000, 5_000
 
@@ -65,8 +65,8 @@ WORKLOAD = Workload(
     metrics=CLASSIFICATION,
     select="valid_error",
     load=load,
-    **imported("levelfield.models.imagenet_resnet50", "init", "loss", "evaluate", "transform"),
-    hyperparameters=WEIGHT_DECAY | LABEL_SMOOTHING,
+    **imported("levelfield.models.imagenet_resnet50", "init", "loss", "evaluate"),
+    hyperparameters=LABEL_SMOOTHING,
     dataset="imagenet",
     slots_per_core=1,
     slots_per_gpu=1,

@@ -1,0 +1,128 @@
+"""Every optimizer of optax, core and contrib: trained as optax trains it, or refused with the reason."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from regression import job, plain_curve, train
+
+import levelfield as lf
+from levelfield.errors import StudyError, UnknownName, UsageError
+from levelfield.optax_optimizers import build_optimizer, refusal
+from levelfield.optax_signatures import known_optimizers, optimizer_function
+from levelfield.rules import get_rule
+
+RATE = 0.05
+pytestmark = pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
+SEED = 100  # of the first trial
+REFUSED = [name for name in known_optimizers() if refusal(name)]
+TRAINED = [name for name in known_optimizers() if not refusal(name)]
+# What optax demands besides the gradient; the others ignore it.
+ASKS_FOR = {
+    "lbfgs": ("value", "grad", "value_fn"),
+    "polyak_sgd": ("value",),
+    "contrib.momo": ("value",),
+    "contrib.momo_adam": ("value",),
+    "contrib.sophia": ("obj_fn",),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_an_optimizer_trains_as_in_a_plain_loop(name: str) -> None:
+    function = optimizer_function(name)
+    arguments: dict[str, Any] = {"scaling" if name == "polyak_sgd" else "learning_rate": RATE}
+    arguments |= {"key": SEED} if name == "noisy_sgd" else {}
+    evaluated = optax.contrib.schedule_free_eval_params if "schedule_free" in name else lambda state, params: params
+    expected = plain_curve(function(**arguments), evaluated, ASKS_FOR.get(name, ()))
+    (trial,) = train(job(get_rule(f"optax.{name}")), {"learning_rate": RATE}, slots=1)
+    np.testing.assert_allclose(trial.curve.values["train_loss"], expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_optimizer_that_cannot_be_trained_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UsageError, match=f"optax.{name} cannot be trained: it "):
+        get_rule(f"optax.{name}")
+
+
+def test_every_optimizer_of_optax_is_known_or_refused() -> None:
+    """What optax's documentation lists as an optimizer takes a learning rate, or wraps another optimizer."""
+    wrappers = {"lookahead", "selective_transform"}  # they change how an optimizer is called
+    missing = []
+    for prefix, module in (("", optax), ("contrib.", optax.contrib)):
+        for name in dir(module):
+            value = getattr(module, name)
+            if name.startswith(("_", "scale_by")) or not inspect.isfunction(value):
+                continue
+            returned = str(inspect.signature(value).return_annotation)
+            rates = {"learning_rate", "max_learning_rate", "base_optimizer", "optimizer"}
+            takes = rates & inspect.signature(value).parameters.keys()
+            if "GradientTransformation" in returned and takes and name not in wrappers:
+                missing += [] if f"{prefix}{name}" in TRAINED or refusal(f"{prefix}{name}") else [f"{prefix}{name}"]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [("optax.muon", "optax.contrib.muon"), ("optax.contrib.prodgy", "optax.contrib.prodigy")],
+)
+def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
+    with pytest.raises(UnknownName, match=f"did you mean '{suggested}'"):
+        get_rule(name)
+
+
+@pytest.mark.parametrize("name", ["sm3", "rprop", "optimistic_adam"])
+def test_an_optimizer_that_takes_no_schedule_says_so(name: str) -> None:
+    schedule = {"kind": "linear", "decay_steps": 1.0, "decay_factor": 0.1}
+    optimizers = {"x": {"rule": f"optax.{name}", "learning_rate": 0.1}}
+    study = lf.Study(workload="quadratic", steps=2, trials=1, pool=1, schedule=schedule, optimizers=optimizers)
+    with pytest.raises(StudyError, match=rf'optax.{name} cannot be trained with a schedule .* kind = "constant"'):
+        lf.compare(study)
+
+
+# Arguments that are tuples
+
+
+def test_the_members_of_a_tuple_are_hyperparameters_of_their_own() -> None:
+    prodigy = job(get_rule("optax.contrib.prodigy"), "betas_1", "betas_2")
+    (trial,) = train(prodigy, {"learning_rate": 1.0, "betas_1": 0.5, "betas_2": 0.9})
+    expected = plain_curve(optax.contrib.prodigy(1.0, betas=(0.5, 0.9)), asks_for=())
+    np.testing.assert_allclose(trial.curve.values["train_loss"], expected, rtol=1e-4)
+
+
+def test_members_that_are_not_given_have_optaxs_values() -> None:
+    (trial,) = train(job(get_rule("optax.contrib.muon"), "ns_coeffs_2"), {"learning_rate": RATE, "ns_coeffs_2": -4.7})
+    expected = plain_curve(optax.contrib.muon(RATE, ns_coeffs=(3.4445, -4.7, 2.0315)), asks_for=())
+    np.testing.assert_allclose(trial.curve.values["train_loss"], expected, rtol=1e-3)
+
+
+def test_a_tuple_may_hold_text() -> None:
+    dog = get_rule("optax.contrib.dog").hyperparameters
+    assert dog["init_step_1"].kind == "text"
+    static = job(get_rule("optax.contrib.dog"), init_step_1="learning_rate", init_step_2=0.1)
+    (trial,) = train(static, {"learning_rate": 1.0})
+    expected = plain_curve(optax.contrib.dog(1.0, init_step=("learning_rate", 0.1)), asks_for=())
+    np.testing.assert_allclose(trial.curve.values["train_loss"], expected, rtol=1e-4)
+
+
+# Muon on kernels
+
+
+def test_reshaped_muon_treats_a_kernel_as_a_matrix() -> None:
+    """A kernel of 3×3×2×5 moves as the matrix of 18×5 does; by default, it is left to AdamW."""
+    kernel = jax.random.normal(jax.random.key(0), (3, 3, 2, 5))
+    gradient = jax.random.normal(jax.random.key(1), kernel.shape)
+
+    def update(leaf: Any, slope: Any, **options: Any) -> Any:
+        tx = build_optimizer("contrib.muon", learning_rate=1.0, **options)
+        return tx.update({"k": slope}, tx.init({"k": leaf}), {"k": leaf})[0]["k"]
+
+    reshaped = update(kernel, gradient, reshape=True)
+    as_matrix = update(kernel.reshape(18, 5), gradient.reshape(18, 5))
+    np.testing.assert_allclose(reshaped.reshape(18, 5), as_matrix, rtol=1e-4, atol=1e-5)
+    assert not jnp.allclose(update(kernel, gradient), reshaped, atol=1e-3)
