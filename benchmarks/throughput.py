@@ -27,7 +27,8 @@ from aligned import table
 from torch_trials import DEVICE, STRETCH, TorchTrial
 
 from levelfield.rules import get_rule
-from levelfield.training.program import Job, program, use_every_core
+from levelfield.training.program import program, use_every_core
+from levelfield.training.step import Job
 from levelfield.workload import Workload
 from levelfield.workloads import get_workload
 

@@ -26,9 +26,10 @@ from levelfield.models.regularization import l2_regularized
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
-from levelfield.training.program import Job, Program, program
+from levelfield.training.program import Program, program
 from levelfield.training.shuffle import batch_indices
 from levelfield.training.slots import train
+from levelfield.training.step import Job
 from levelfield.trial import Point, Trial
 from levelfield.workload import L2, Workload, minimized
 

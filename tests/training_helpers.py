@@ -14,8 +14,9 @@ from levelfield.data import Data
 from levelfield.hyperparameters import Hyperparameter
 from levelfield.rules import get_rule
 from levelfield.schedules import SCHEDULES
-from levelfield.training.program import Job, program
+from levelfield.training.program import program
 from levelfield.training.slots import train
+from levelfield.training.step import Job
 from levelfield.trial import Point, Progress, Trial
 from levelfield.workload import Workload, minimized
 from levelfield.workloads import get_workload

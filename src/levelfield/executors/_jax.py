@@ -23,8 +23,9 @@ from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
-from levelfield.training.program import Job, Program, program, use_every_core
+from levelfield.training.program import Program, program, use_every_core
 from levelfield.training.slots import train
+from levelfield.training.step import Job
 from levelfield.trial import Failure, Point, Progress
 from levelfield.user_code import failure_details, failure_line
 from levelfield.workload import Workload

@@ -15,7 +15,8 @@ import numpy as np
 from levelfield.data import Data, Pass, Stream, Tree
 from levelfield.errors import LevelfieldError, StudyError, UsageError
 from levelfield.space import Hyperparameters
-from levelfield.training.program import Job, load_data, one_step
+from levelfield.training.program import load_data
+from levelfield.training.step import Job, one_step
 from levelfield.workload import Workload
 
 

@@ -11,60 +11,23 @@ import functools
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
 from levelfield.environment import available_cores
 from levelfield.errors import UsageError
-from levelfield.options import OPTIONS
-from levelfield.rules import Rule
-from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
-from levelfield.training.options import (
-    averaged,
-    evaluated_weights,
-    start_average,
-    with_keys,
-    with_options,
-    without_keys,
-)
-from levelfield.training.shuffle import batch_indices
+from levelfield.training.options import evaluated_weights
+from levelfield.training.step import Hyper, Job, Slot, gradients_of, options_of, start, train, train_on, trial_key
 from levelfield.workload import Workload
 
-Hyper = dict[str, Any]
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
 _CHUNK_ON_GPU = 1024  # examples evaluated at once
-
-
-class Job(NamedTuple):
-    """Everything that defines a program: a trial without its hyperparameters and its seed."""
-
-    workload: Workload
-    rule: Rule
-    schedule: str
-    steps: int
-    batch_size: int
-    eval_interval: int
-    traced: tuple[str, ...]  # hyperparameters that differ from trial to trial
-    static: tuple[tuple[str, Any], ...] = ()  # hyperparameters that shape the program
-
-
-class Slot(NamedTuple):
-    """The state of a running trial; in a program, every array has a leading axis of slots."""
-
-    step: Any
-    seed: Any
-    hyperparameters: Hyper
-    params: Any
-    state: Any
-    optimizer: Any
-    average: Any  # of the weights, if the study asks for it
 
 
 def use_every_core() -> None:
@@ -152,31 +115,32 @@ class Program:
         self._feeds = Feeds(common.stream, slots, job.batch_size, interval, job.steps) if common.stream else None
 
         def fill(held: Slot, fresh: jax.Array, seeds: jax.Array, hyperparameters: Hyper, model: Any) -> Slot:
-            started = jax.vmap(functools.partial(_start, job))(seeds, hyperparameters, model)
+            started = jax.vmap(functools.partial(start, job))(seeds, hyperparameters, model)
 
             def choose(new: jax.Array, old: jax.Array) -> jax.Array:
                 return jnp.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
             return jax.tree.map(choose, started, held)
 
+        gradients = gradients_of(job.workload, job.precision)
         if self._feeds:
             batches = common.shapes(self._feeds.shapes)
-            train = common.on_slots(jax.vmap(functools.partial(_train_on, job)), _SPLIT)
+            loop = common.on_slots(functools.partial(train_on, job, gradients), _SPLIT)
         else:
             batches = common.train
-            train = common.on_slots(jax.vmap(functools.partial(_train, job), in_axes=(0, None)))
+            loop = common.on_slots(functools.partial(train, job, gradients))
 
         def of(dtype: Any) -> Any:
             return common.shapes(jax.ShapeDtypeStruct((slots,), dtype))
 
         numbers = dict.fromkeys(job.traced, of(jnp.float32))
-        start = jax.vmap(functools.partial(_start, job))
-        self._held = common.shapes(jax.eval_shape(start, of(jnp.uint32), numbers, common.model))
+        started = jax.vmap(functools.partial(start, job))
+        self._held = common.shapes(jax.eval_shape(started, of(jnp.uint32), numbers, common.model))
         # Compile now, so that timing what follows measures training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0, out_shardings=common.split).lower(*arguments).compile()
-        self._train = jax.jit(train, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
-        weights = evaluated_weights(job.rule, self._held.optimizer, _options(job, numbers))
+        self._train = jax.jit(loop, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
+        weights = evaluated_weights(job.rule, self._held.optimizer, options_of(job, numbers))
         self._weights = weights and jax.jit(jax.vmap(weights)).lower(self._held).compile()
 
     def empty(self) -> Slot:
@@ -280,124 +244,6 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
     train, evaluation = load_data(workload)
     held = {split: content for split, content in evaluation.items() if not isinstance(content, Pass)}
     return jax.device_put((() if isinstance(train, Stream) else train, held), NamedSharding(mesh, _WHOLE))
-
-
-def _transformation(job: Job, slot: Slot) -> optax.GradientTransformationExtraArgs:
-    """The rule at a trial's hyperparameters, with the study's options."""
-    values = dict(job.static) | {
-        name: _scheduled(job, slot.hyperparameters, name)
-        for name in job.rule.hyperparameters
-        if name in slot.hyperparameters
-    }
-    if job.rule.seed_argument:
-        values[job.rule.seed_argument] = slot.seed
-    return with_options(job.rule(**values), values["learning_rate"], _options(job, slot.hyperparameters))
-
-
-def _scheduled(job: Job, hyperparameters: Hyper, name: str) -> Any:
-    """Return the value of a hyperparameter. Every learning rate follows the schedule."""
-    value = hyperparameters[name]
-    if name != "learning_rate" and job.rule.hyperparameters[name].group != "learning rate":
-        return value
-    return schedule(job.schedule, job.steps, hyperparameters | {"learning_rate": value})
-
-
-def _options(job: Job, hyperparameters: Hyper) -> Hyper:
-    """Return the options of any optimizer that the study sets, less those that the rule or the workload redefines."""
-    own = job.rule.hyperparameters.keys() | job.workload.hyperparameters.keys()
-    return {name: hyperparameters[name] for name in OPTIONS if name in hyperparameters and name not in own}
-
-
-def trial_key(seed: Any, purpose: int, step: Any) -> Any:
-    """Return a key of a trial's random stream: initialization (0), drawn batches (1) or the loss (2)."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
-
-
-def _start(job: Job, seed: Any, hyperparameters: Hyper, model: tuple[Any, Any]) -> Slot:
-    average = start_average(model[0], _options(job, hyperparameters))
-    slot = Slot(jnp.zeros((), jnp.int32), seed, hyperparameters, *model, (), average)
-    return slot._replace(optimizer=without_keys(_transformation(job, slot).init(slot.params)))
-
-
-def _step(job: Job, slot: Slot, batch: Any, key: Any, phase: Any) -> Slot:
-    def objective(params: Any) -> tuple[Any, Any]:
-        return job.workload.loss(params, slot.state, batch, key, slot.hyperparameters)
-
-    def loss(params: Any, obj_fn: Any = None, phase: Any = None, interval: Any = None) -> Any:
-        """optax's line searches pass on to it the arguments below that they do not know."""
-        return objective(params)[0]
-
-    (value, state), gradients = jax.value_and_grad(objective, has_aux=True)(slot.params)
-    transformation = _transformation(job, slot)
-    updates, optimizer = transformation.update(
-        gradients,
-        with_keys(slot.optimizer, jax.eval_shape(transformation.init, slot.params)),
-        slot.params,
-        # What some transformations ask for. The phase, unlike the step, is the same in all slots: code that branches on
-        # it runs only one of its branches.
-        value=value,
-        grad=gradients,
-        value_fn=loss,
-        obj_fn=loss,
-        phase=phase,
-        interval=job.eval_interval,
-    )
-    params = optax.apply_updates(slot.params, updates)
-    return slot._replace(
-        step=slot.step + 1,
-        params=params,
-        state=state,
-        optimizer=without_keys(optimizer),
-        average=averaged(slot.average, params, _options(job, slot.hyperparameters)),
-    )
-
-
-def one_step(job: Job, batch: Any) -> Slot:
-    """Return the shapes of a slot after a step on a batch of these shapes."""
-    seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
-
-    def step(seed: Any, numbers: Hyper, batch: Any) -> Slot:
-        started = _start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
-        return _step(job, started, batch, trial_key(seed, 2, started.step), jnp.zeros((), jnp.int32))
-
-    shapes: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
-    return shapes
-
-
-def _train(job: Job, slot: Slot, train: Any) -> Slot:
-    """Train one slot to its next evaluation."""
-    phases = jnp.arange(min(job.eval_interval, job.steps))
-    steps = slot.step + phases
-    leaves = jax.tree.leaves(train)
-    # Compute all indices outside the loop, so that the loop only gathers.
-    if job.workload.sequential:
-        indices = steps % len(leaves[0])
-    else:
-        indices = batch_indices(slot.seed, steps, len(leaves[0]), job.batch_size) if leaves else steps
-
-    def body(slot: Slot, now: tuple[jax.Array, jax.Array]) -> tuple[Slot, None]:
-        indices, phase = now
-        if job.workload.draw:
-            batch = job.workload.draw(trial_key(slot.seed, 1, slot.step), job.batch_size)
-        else:
-            batch = jax.tree.map(lambda array: array[indices], train)
-        return _step_if_unfinished(job, slot, batch, phase), None
-
-    return jax.lax.scan(body, slot, (indices, phases))[0]
-
-
-def _train_on(job: Job, slot: Slot, batches: Any) -> Slot:
-    """Train one slot on these batches."""
-    return jax.lax.scan(lambda slot, batch: (_step_if_unfinished(job, slot, batch, None), None), slot, batches)[0]
-
-
-def _step_if_unfinished(job: Job, slot: Slot, batch: Any, phase: Any) -> Slot:
-    trained = _step(job, slot, batch, trial_key(slot.seed, 2, slot.step), phase)
-    if job.steps % job.eval_interval == 0:
-        return trained
-    # The last stretch is shorter than the others: change nothing after the last step.
-    unfinished = slot.step < job.steps
-    return jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), trained, slot)
 
 
 def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from levelfield.formatting import pluralize
 from levelfield.training.checkpoints import Checkpoints, InFlight
-from levelfield.training.program import Program, Slot
+from levelfield.training.program import Program
+from levelfield.training.step import Slot
 from levelfield.trial import Failure, Point, Progress, Status
 
 
