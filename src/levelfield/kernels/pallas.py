@@ -1,12 +1,12 @@
 """Where kernels run, and how they are called: all that depends on the toolchain or its version is in this module.
 
 The kernels are written in Pallas and compiled by its Triton backend. It comes with JAX, so users install nothing else
-and need no CUDA compiler; it runs on every NVIDIA GPU since Ampere; and Pallas can interpret a kernel on a CPU, so that
-kernels are tested without a GPU. JAX 0.11 calls this backend deprecated and will remove it some day. What could take its
-place was worse when this was decided: Mosaic GPU, Pallas's newer backend, runs best on Hopper and has each kernel
-manage shared memory and barriers for it; jax-triton is one more dependency that must match JAX's version, and cannot
-interpret; CUDA through JAX's foreign-function interface needs a compiler at installation. If the backend is gone,
-``available`` is false and training takes the plain way through XLA.
+and need no CUDA compiler; it runs on every NVIDIA GPU since Ampere; and Pallas interprets kernels on a CPU, which tests
+them without a GPU. JAX 0.11 calls this backend deprecated and will remove it some day. The other ways were worse when
+this was decided: Mosaic GPU, the newer backend of Pallas, asks kernels to manage shared memory and barriers, for
+Hopper and later; jax-triton is one more dependency that must match JAX's version, and cannot interpret; CUDA by way
+of JAX's foreign function interface needs a compiler at installation. When the backend is gone, ``available`` is false
+and training takes the plain way through XLA.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def store(reference: Any, values: jax.Array, mask: jax.Array) -> None:
 
 def dot(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
     """Multiply matrices, the second one transposed or not. Sums are in float32; factors in float32 become TF32."""
-    return triton.dot(a, b, trans_b=transposed)
+    return triton.dot(a, b, trans_b=transposed, precision=jax.lax.Precision.DEFAULT)
 
 
 def part(start: int, size: int) -> Any:

@@ -3,8 +3,8 @@
 XLA runs a scan as several kernels per time step and writes the state to memory between them. Here, one program runs all
 time steps of a trial: the state stays in registers, and as many recurrent weights as fit stay in shared memory.
 
-Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). A noise byte of at least ``drop``
-keeps an output, which is then divided by the probability of that.
+Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise`` and ``drop`` say which
+outputs are dropped, as in ``levelfield.kernels.dropout``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels import pallas
+from levelfield.kernels.dropout import dropped
 
 State = tuple[jax.Array, jax.Array]  # h and c, (slots, batch, units), in float32
 
@@ -27,11 +28,6 @@ class Tuning(NamedTuple):
     resident: int = 4  # gates whose recurrent weights stay in shared memory; the others' are loaded in every step
     early: bool = False  # load what a step needs before its products, which takes more registers
     transposed: bool = False  # multiply by rows of the weights
-
-
-def dropped(values: jax.Array, noise: jax.Array, drop: int) -> jax.Array:
-    """Set values to zero where the noise byte is below ``drop``, and scale up the others."""
-    return jnp.where(noise >= drop, values * (256 / (256 - drop)), 0)
 
 
 def reference(
