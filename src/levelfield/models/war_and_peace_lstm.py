@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -15,6 +15,7 @@ from levelfield.kernels.dropout import dropped, random_bytes
 from levelfield.kernels.products import batched_product
 from levelfield.kernels.recurrence import recurrence
 from levelfield.models.layers import LSTM, classification_metrics, cross_entropy
+from levelfield.workload import Gradients, Precision
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
 # Dropout keeps each layer's input and output with probability 0.8, as near to it as random bytes come. Between two
@@ -88,7 +89,7 @@ def loss(
     return cross_entropy(logits, targets), end
 
 
-def batched(precision: str) -> Callable[..., Any] | None:
+def batched(precision: Precision) -> Gradients | None:
     """Return the gradients of all slots at once, by the kernels of ``levelfield.kernels.recurrence``."""
     if precision == "float32" or not pallas.available():
         return None
