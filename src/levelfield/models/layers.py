@@ -137,12 +137,11 @@ class LSTM(nn.Module):
     def recur(self, projected: jax.Array) -> jax.Array:
         """Map (batch, time, gates) to (batch, time, units), from zero state."""
         zero = jnp.zeros((len(projected), self.units), projected.dtype)
-        return self.resume((zero, zero), projected)[1]
+        return self.resume((zero, zero), projected.swapaxes(0, 1))[1].swapaxes(0, 1)
 
     def resume(self, carry: Any, projected: jax.Array) -> tuple[Any, jax.Array]:
-        """Continue from a state (h, c); return the state after these inputs, and the outputs."""
-        final, outputs = _recurrence(self.recurrent, carry, projected.swapaxes(0, 1))
-        return final, outputs.swapaxes(0, 1)
+        """Continue from a state (h, c), over (time, batch, gates); return the state at the end, and the outputs."""
+        return _recurrence(self.recurrent, carry, projected)
 
 
 @jax.custom_vjp
