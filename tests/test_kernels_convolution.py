@@ -43,6 +43,7 @@ def test_a_kernel_computes_what_xla_computes(slots, images, side, channels, feat
         *[(slots, channels)] * 4,
     )
     normalization = Normalization(rest[0] / 4, jnp.exp(rest[1]), *rest[2:])
+
     def ours(x, kernel, residual, dy, normalization):
         return (
             kernels.convolution(x, kernel, stride=stride, tuning=tuning),

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from levelfield.kernels import pallas
 from levelfield.models import cifar10_resnet32
 
 SLOTS, EXAMPLES = 3, 4
@@ -50,10 +51,29 @@ def small_resnet():
 
 
 def test_resnet_gradients_at_once_are_those_of_each_trial(small_resnet):
-    arguments = (*trials(small_resnet), {"l2": jnp.array([0.0, 0.1, 0.2]), "label_smoothing": jnp.array([0.0, 0.1, 0.2])})
+    arguments = (
+        *trials(small_resnet),
+        {"l2": jnp.array([0.0, 0.1, 0.2]), "label_smoothing": jnp.array([0.0, 0.1, 0.2])},
+    )
     got = jax.jit(cifar10_resnet32.gradients(small_resnet, jnp.float32))(*arguments)
     expected = jax.jit(one_by_one(small_resnet))(*arguments)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+
+
+@pytest.fixture
+def compiled_for_cuda(monkeypatch):
+    """Lower kernels for a GPU instead of interpreting them."""
+    monkeypatch.setattr(pallas, "interpreted", lambda: False)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_kernels_lower_for_cuda(dtype, compiled_for_cuda):
+    classifier = cifar10_resnet32.CLASSIFIER
+    keys = jax.ShapeDtypeStruct((2,), jax.random.key(0).dtype)
+    params, state = jax.eval_shape(jax.vmap(classifier.init), keys)
+    batch = (jax.ShapeDtypeStruct((2, 256, *classifier.shape), jnp.uint8), jax.ShapeDtypeStruct((2, 256), jnp.int32))
+    gradients = jax.jit(cifar10_resnet32.gradients(classifier, dtype))
+    gradients.trace(params, state, batch, keys, {}).lower(lowering_platforms=("cuda",))

@@ -20,7 +20,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from levelfield.kernels import pallas
-from levelfield.kernels.pallas import triton
 from levelfield.kernels.windows import (
     Axis,
     Layout,
@@ -65,6 +64,7 @@ class Normalization(NamedTuple):
         return slope, self.bias - self.mean * slope
 
 
+@functools.partial(jax.jit, static_argnames=("stride", "tuning"))  # layers of the same shape share one trace
 def convolution(
     x: jax.Array, kernel: jax.Array, residual: jax.Array | None = None, *, stride: int = 1, tuning: Tuning | None = None
 ) -> tuple[jax.Array, jax.Array]:
@@ -94,6 +94,7 @@ def convolution_reference(
     return y.astype(x.dtype), jnp.stack([y.sum((1, 2, 3)), jnp.square(y).sum((1, 2, 3))], 1)
 
 
+@functools.partial(jax.jit, static_argnames=("stride", "tuning"))
 def input_gradient(
     dy: jax.Array,
     kernel: jax.Array,
@@ -136,6 +137,7 @@ def input_gradient_reference(
     return masked.astype(x.dtype), jnp.stack(sums, 1)
 
 
+@functools.partial(jax.jit, static_argnames=("size", "stride", "tuning"))
 def kernel_gradient(
     x: jax.Array, dy: jax.Array, *, size: int = 3, stride: int = 1, tuning: Tuning | None = None
 ) -> jax.Array:
@@ -160,22 +162,20 @@ def kernel_gradient(
         def tile(i: Any, totals: Any) -> Any:
             groups = layout.tile(slot, part * tiles + i, tuning.rows, tuning.parts * tiles)
             at, mask = layout.outputs(groups)
-            d = triton.load(dy_ref.at[at], mask=mask, other=None if mask is None else 0.0)
+            d = pallas.load(dy_ref.at[at], mask)
             windows = (
                 load_windows(x_ref, shape, layout, groups, share * held + row, run)
                 for row in range(held)
                 for run in cuts
             )
-            return tuple(
-                total + triton.dot(window, d, trans_a=True) for total, window in zip(totals, windows, strict=True)
-            )
+            return tuple(total + pallas.dot(window.T, d) for total, window in zip(totals, windows, strict=True))
 
         zeros = [jnp.zeros((length * shape[-1], layout.group_features), jnp.float32) for _, length in cuts]
         totals = lax.fori_loop(0, tiles, tile, tuple(zeros * held))
         for i, total in enumerate(totals):
             row, (first, length) = share * held + i // len(cuts), cuts[i % len(cuts)]
             place = ((slot * tuning.parts + part) * rows.window + row) * columns.window + first
-            out_ref[pl.ds(place * shape[-1], length * shape[-1]), :] = total
+            out_ref[pallas.part(place * shape[-1], length * shape[-1]), :] = total
 
     lines = rows.window * columns.window * shape[-1]
     partial = pallas.call(
@@ -229,7 +229,7 @@ def _product(
 
         def factor(row: int, run: tuple[int, int]) -> jax.Array:
             place = (slot * rows.window + row) * columns.window + run[0]
-            return matrix_ref[pl.ds(place * shape[-1], run[1] * shape[-1]), :]
+            return matrix_ref[pallas.part(place * shape[-1], run[1] * shape[-1]), :]
 
         blocks = [(row, run) for row in range(rows.window) for run in cuts]
         # Several tiles share the right factor, which then stays in the processor.
@@ -240,14 +240,14 @@ def _product(
             products = jnp.zeros((tuning.rows, layout.group_features), jnp.float32)
             for n, (row, run) in enumerate(blocks):
                 window = load_windows(x_ref, shape, layout, groups, row, run)
-                products += triton.dot(window, kept[n] if kept else factor(row, run))
+                products += pallas.dot(window, kept[n] if kept else factor(row, run))
             at, mask = layout.outputs(groups)
 
             def load(ref: Any) -> jax.Array:
-                return triton.load(ref.at[at], mask=mask, other=None if mask is None else 0.0).astype(jnp.float32)
+                return pallas.load(ref.at[at], mask).astype(jnp.float32)
 
             out, one, two = finish(products, load, slot, operand_refs)
-            triton.store(out_ref.at[at], out.astype(x.dtype), mask=mask)
+            pallas.store(out_ref.at[at], out, mask)
             return sums[0] + one.sum(0), sums[1] + two.sum(0)
 
         zero = jnp.zeros(layout.group_features, jnp.float32)
@@ -311,8 +311,14 @@ _BF16 = {
     ("forward", 16): Tuning((2, 2), rows=64, tiles=4),
     ("forward", 32): Tuning((1, 2), rows=64, tiles=2),
     ("forward", 64): Tuning((1, 1), rows=128, run=1),
+    ("forward/2", 16): Tuning(run=2),
+    ("forward/2", 32): Tuning(run=1),
     ("input_gradient", 16): Tuning((2, 2), rows=64, tiles=4),
     ("input_gradient", 32): Tuning((1, 2), rows=64, tiles=2),
+    ("input_gradient/2", 16): Tuning((2, 2), rows=64, run=2),
+    ("input_gradient/2", 32): Tuning((2, 2), rows=64, run=1),
+    ("kernel_gradient/2", 16): Tuning(rows=64, run=1, window_rows=3, stages=2),
+    ("kernel_gradient/2", 32): Tuning(rows=64, run=1, stages=2),
     ("input_gradient", 64): Tuning((1, 1), rows=128, run=1),
     ("kernel_gradient", 16): Tuning((2, 2), rows=64, window_rows=4, warps=8, stages=3),
     ("kernel_gradient", 32): Tuning((1, 2), rows=64, window_rows=3, warps=8, stages=3),
@@ -322,8 +328,14 @@ _FLOAT32 = {
     ("forward", 16): Tuning((2, 2), rows=64),
     ("forward", 32): Tuning((1, 2), rows=64),
     ("forward", 64): Tuning((1, 1), rows=128, run=1),
+    ("forward/2", 16): Tuning(run=2),
+    ("forward/2", 32): Tuning(run=1),
     ("input_gradient", 16): Tuning((2, 2), rows=64),
     ("input_gradient", 32): Tuning((1, 2), rows=64),
+    ("input_gradient/2", 16): Tuning((2, 2), rows=64, run=2),
+    ("input_gradient/2", 32): Tuning((2, 2), rows=64, run=1),
+    ("kernel_gradient/2", 16): Tuning(rows=32, run=1, stages=2),
+    ("kernel_gradient/2", 32): Tuning(rows=32, run=1, stages=2),
     ("input_gradient", 64): Tuning((1, 1), rows=128, run=1),
     ("kernel_gradient", 16): Tuning((2, 2), rows=32, window_rows=2, stages=2),
     ("kernel_gradient", 32): Tuning((1, 2), rows=32, window_rows=1, stages=2),

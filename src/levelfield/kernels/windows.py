@@ -11,6 +11,7 @@ All arrays have a leading axis of slots: images are (slots, images, height, widt
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from levelfield.kernels.pallas import triton
+from levelfield.kernels import pallas
 
 
 class Axis(NamedTuple):
@@ -42,7 +43,9 @@ class Axis(NamedTuple):
 
 def forward_axis(size: int, stride: int, group: int) -> Axis:
     """Cut a convolution with an odd kernel size, padded by half of it."""
-    taps = [[_tap(place - stride * output, size) for output in range(group)] for place in range(stride * (group - 1) + size)]
+    taps = [
+        [_tap(place - stride * output, size) for output in range(group)] for place in range(stride * (group - 1) + size)
+    ]
     return Axis(group, stride * group, -(size // 2), tuple(map(tuple, taps)))
 
 
@@ -102,7 +105,7 @@ class Tile(NamedTuple):
     image: jax.Array  # counted over all slots
     row: jax.Array  # of the group, in groups
     column: jax.Array
-    inside: jax.Array | None  # false for rows after a slot's last group; None if there are none
+    inside: jax.Array  # false after a slot's last group
 
 
 class Layout(NamedTuple):
@@ -129,10 +132,10 @@ class Layout(NamedTuple):
         down, across = self.height // self.rows.group, self.width // self.columns.group
         group = number * size + jnp.arange(size, dtype=jnp.int32)
         image, place = lax.div(group, down * across), lax.rem(group, down * across)
-        inside = None if size * numbers == self.groups else group < self.groups
+        inside = jnp.ones(size, bool) if size * numbers == self.groups else group < self.groups
         return Tile(slot * self.images + image, lax.div(place, across), lax.rem(place, across), inside)
 
-    def outputs(self, tile: Tile) -> tuple[jax.Array, jax.Array | None]:
+    def outputs(self, tile: Tile) -> tuple[jax.Array, jax.Array]:
         """Return where the outputs of a tile's groups are in memory (groups × group features), and a mask."""
         down, across = self.rows.group, self.columns.group
         first = ((tile.image * self.height + tile.row * down) * self.width + tile.column * across) * self.features
@@ -140,11 +143,11 @@ class Layout(NamedTuple):
         line = across * self.features  # a group's outputs in one row of the image are contiguous
         within = lax.div(feature, line) * (self.width * self.features) + lax.rem(feature, line)
         at = first[:, None] + within[None, :]
-        return at, None if tile.inside is None else jnp.broadcast_to(tile.inside[:, None], at.shape)
+        return at, jnp.broadcast_to(tile.inside[:, None], at.shape)
 
 
 def load_windows(
-    ref: Any, shape: tuple[int, ...], layout: Layout, tile: Tile, row: Any, run: tuple[int, int]
+    ref: Any, shape: Sequence[int], layout: Layout, tile: Tile, row: Any, run: tuple[int, int]
 ) -> jax.Array:
     """Load a run of a row of each group's window (groups × run · channels), with zeros outside the image."""
     height, width, channels = shape
@@ -153,12 +156,9 @@ def load_windows(
     x = tile.column * layout.columns.step + layout.columns.start + first
     element = jnp.arange(length * channels, dtype=jnp.int32)
     columns = x[:, None] + lax.div(element, channels)[None, :]
-    visible = (y >= 0) & (y < height)
-    if tile.inside is not None:
-        visible &= tile.inside
-    mask = visible[:, None] & (columns >= 0) & (columns < width)
+    mask = (tile.inside & (y >= 0) & (y < height))[:, None] & (columns >= 0) & (columns < width)
     at = ((tile.image * height + y) * width + x) * channels
-    return triton.load(ref.at[at[:, None] + element[None, :]], mask=mask, other=0.0)
+    return pallas.load(ref.at[at[:, None] + element[None, :]], mask)
 
 
 def check(*arrays: Any) -> None:

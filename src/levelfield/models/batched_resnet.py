@@ -24,13 +24,13 @@ class Activations(NamedTuple):
     sums: jax.Array  # (slots, 2, channels): of the values and of their squares. They pass no gradient.
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """The number of values that each sum has."""
         return self.values.size // self.sums[:, 0].size
 
     def statistics(self) -> tuple[jax.Array, jax.Array]:
         """Return the mean and the variance of each channel."""
-        mean, square = self.sums[:, 0] / self.count, self.sums[:, 1] / self.count
+        mean, square = self.sums[:, 0] / self.number, self.sums[:, 1] / self.number
         return mean, jnp.maximum(square - jnp.square(mean), 0)  # rounding may make the difference negative
 
     def normalization(self, parameters: Any) -> Normalization:
@@ -40,7 +40,7 @@ class Activations(NamedTuple):
     def averages(self, old: Any, decay: float) -> Any:
         """Update the running averages of a normalization, with the unbiased variance."""
         mean, variance = self.statistics()
-        new = {"mean": mean, "variance": variance * (self.count / max(self.count - 1, 1))}
+        new = {"mean": mean, "variance": variance * (self.number / max(self.number - 1, 1))}
         return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, old, new)
 
 
@@ -71,7 +71,8 @@ def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Ac
         inner, bypass = normalized_convolution(inputs, params["BatchNorm_0"], kernel, None, 1), inputs.values
     outputs = normalized_convolution(inner, params["BatchNorm_1"], params["Conv_1"]["kernel"], bypass, 1)
     averages = {
-        f"BatchNorm_{i}": x.averages(old[f"BatchNorm_{i}"], decay) for i, x in enumerate((jax.lax.stop_gradient(inputs), inner))
+        "BatchNorm_0": inputs.averages(old["BatchNorm_0"], decay),
+        "BatchNorm_1": inner.averages(old["BatchNorm_1"], decay),
     }
     return outputs, averages
 
@@ -171,8 +172,8 @@ def _normalization_gradient(
     mean, inverse, scale, _ = normalization
     dbias, dscale = sums[:, 0], sums[:, 1]
     slope = scale * inverse
-    by_value = -slope * inverse * dscale / x.count
-    offset = -slope * dbias / x.count - by_value * mean
+    by_value = -slope * inverse * dscale / x.number
+    offset = -slope * dbias / x.number - by_value * mean
     dx = d * _wide(slope) + x.values * _wide(by_value) + _wide(offset)
     return Activations(dx.astype(x.values.dtype), jnp.zeros_like(x.sums)), {"scale": dscale, "bias": dbias}
 
