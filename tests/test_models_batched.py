@@ -1,0 +1,79 @@
+"""Gradients of many trials at once against those of each trial's loss."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from levelfield.kernels import pallas
+from levelfield.models import cifar10_resnet32
+
+SLOTS, EXAMPLES = 3, 4
+
+
+def trials(classifier, seed=0):
+    """Return the arguments of ``gradients`` for trials with random parameters, images and labels."""
+    keys = jax.random.split(jax.random.key(seed), SLOTS)
+    params, state = jax.vmap(classifier.init)(keys)
+    # Scales unlike 1 and biases unlike 0: otherwise errors could hide.
+    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (SLOTS, EXAMPLES, *classifier.shape), dtype=np.uint8)
+    labels = generator.integers(0, 10, (SLOTS, EXAMPLES), dtype=np.int32)
+    return params, state, (images, labels), keys
+
+
+def one_by_one(classifier):
+    """Return the same as ``classifier.batched``, from each trial's loss."""
+
+    def gradients(*arguments):
+        (losses, state), derivatives = jax.vmap(jax.value_and_grad(classifier.loss, has_aux=True))(*arguments)
+        return losses, derivatives, state
+
+    return gradients
+
+
+def relative_error(got, expected):
+    """Return ‖got − expected‖ / ‖expected‖ over all arrays."""
+    pairs = list(zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
+    error = sum(np.sum((np.asarray(a, float) - np.asarray(b, float)) ** 2) for a, b in pairs)
+    return (error / sum(np.sum(np.asarray(b, float) ** 2) for _, b in pairs)) ** 0.5
+
+
+@pytest.fixture(scope="module")
+def small_resnet():
+    net = cifar10_resnet32.Net(blocks=(1, 1))
+    return dataclasses.replace(cifar10_resnet32.CLASSIFIER, net=net, shape=(8, 8, 3))
+
+
+def test_resnet_gradients_at_once_are_those_of_each_trial(small_resnet):
+    arguments = (
+        *trials(small_resnet),
+        {"l2": jnp.array([0.0, 0.1, 0.2]), "label_smoothing": jnp.array([0.0, 0.1, 0.2])},
+    )
+    got = jax.jit(cifar10_resnet32.gradients(small_resnet, jnp.float32))(*arguments)
+    expected = jax.jit(one_by_one(small_resnet))(*arguments)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+
+
+@pytest.fixture
+def compiled_for_cuda(monkeypatch):
+    """Lower kernels for a GPU instead of interpreting them."""
+    monkeypatch.setattr(pallas, "interpreted", lambda: False)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_kernels_lower_for_cuda(dtype, compiled_for_cuda):
+    classifier = cifar10_resnet32.CLASSIFIER
+    keys = jax.ShapeDtypeStruct((2,), jax.random.key(0).dtype)
+    params, state = jax.eval_shape(jax.vmap(classifier.init), keys)
+    batch = (jax.ShapeDtypeStruct((2, 256, *classifier.shape), jnp.uint8), jax.ShapeDtypeStruct((2, 256), jnp.int32))
+    gradients = jax.jit(cifar10_resnet32.gradients(classifier, dtype))
+    gradients.trace(params, state, batch, keys, {}).lower(lowering_platforms=("cuda",))
