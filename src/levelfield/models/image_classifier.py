@@ -38,7 +38,7 @@ class Classifier:
         augmentation_key, dropout_key = jax.random.split(key)
         logits, state = self.net.apply(
             {"params": params, **state},
-            self.prepare(self.augment(augmentation_key, images)),
+            self._inputs(params, self.augment(augmentation_key, images)),
             train=True,
             rngs={"dropout": dropout_key},
             mutable=list(state),
@@ -48,4 +48,9 @@ class Classifier:
 
     def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
         images, labels = batch
-        return classification_metrics(self.net.apply({"params": params, **state}, self.prepare(images)), labels)
+        logits = self.net.apply({"params": params, **state}, self._inputs(params, images))
+        return classification_metrics(logits, labels)
+
+    def _inputs(self, params: Any, images: jax.Array) -> jax.Array:
+        """Return the network's input in the type of its parameters."""
+        return self.prepare(images).astype(jax.tree.leaves(params)[0].dtype)

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import LSTM, Dropout, classification_metrics, cross_entropy
+from levelfield.models.layers import LSTM, Dropout, Embed, classification_metrics, cross_entropy
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
 
@@ -30,7 +30,7 @@ class Net(nn.Module):
         """Map characters of (batch, time) and the layers' states to logits and the states after them."""
         glorot = nn.initializers.glorot_uniform()
         within = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        x = nn.Embed(self.characters, self.units, embedding_init=glorot)(characters)
+        x = Embed(self.characters, self.units, embedding_init=glorot)(characters)
         final = []
         for start in carry:
             lstm = LSTM(self.units, within, within, _forget_gate_open)
