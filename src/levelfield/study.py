@@ -24,7 +24,7 @@ from levelfield.study_file import built_in_studies, read_study, to_toml, without
 from levelfield.training_code import Trainable
 from levelfield.trial import Direction, Target
 from levelfield.user_code import code_digest, run_code
-from levelfield.workload import BaseWorkload, Workload
+from levelfield.workload import BaseWorkload, Precision, Workload
 from levelfield.workloads import get_workload, workload_file, workload_names, workloads_of
 
 __all__ = [
@@ -132,6 +132,7 @@ class Study(BaseModel):
     replacement: bool = True  # how K trials are drawn from the pool; True as in the paper, False is unbiased
     target: Target | None = None
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)] = 0
+    precision: Precision = "tf32"  # of products in training; on a CPU, tf32 is float32
     search: Literal["quasirandom", "grid", "imported"] = "quasirandom"
     sampling: Sampling | None = None  # how the points of imported trials were chosen
     inferred: bool = False  # whether the search spaces are what the imported trials span
@@ -334,6 +335,7 @@ class Study(BaseModel):
             "space": optimizer.space.spec(),
         }
         content |= {"rule_version": optimizer.rule.version} if optimizer.rule.version != 1 else {}
+        content |= {} if _is_unset("precision", self.precision) else {"precision": self.precision}
         return content | ({"command": list(self.command)} if self.command else {})
 
     def identity(self, name: str) -> str:
@@ -393,7 +395,7 @@ def _plain(value: Any) -> Any:
 
 def _is_unset(key: str, value: Any) -> bool:
     """Return whether a field that few studies need has its default."""
-    return (key, value) in (("inferred", False), ("retries", 1))
+    return (key, value) in (("inferred", False), ("retries", 1), ("precision", "tf32"))
 
 
 def digest(content: Any) -> str:

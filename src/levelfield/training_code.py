@@ -16,7 +16,7 @@ from levelfield.hyperparameters import Hyperparameter
 from levelfield.schedules import schedule
 from levelfield.space import Hyperparameters
 from levelfield.trial import Curve, Direction
-from levelfield.workload import BaseWorkload, WorkloadKind
+from levelfield.workload import BaseWorkload, Precision, WorkloadKind
 from levelfield.workloads import register_workload
 
 Train = Callable[["TrialRun"], None]
@@ -95,6 +95,7 @@ class TrialRun:
     index: int  # the trial's, in the optimizer's sequence of points
     schedule: str  # the kind of schedule; its numbers are among the hyperparameters
     workload: BaseWorkload
+    precision: Precision = "tf32"  # that the study asks for: the code decides what to do about it
     curve: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # what was reported, step by step
     send: Callable[[int, dict[str, float]], None] = lambda step, values: None  # is told of each report
 

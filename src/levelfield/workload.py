@@ -18,7 +18,7 @@ from levelfield.trial import Direction
 
 TRAIN_LOSS = "train_loss"
 WorkloadKind = Literal["images", "text", ""]
-Precision = Literal["float32", "tf32", "bfloat16"]  # of the numbers in products; weights are always kept in float32
+Precision = Literal["float32", "tf32", "bfloat16"]  # of products; weights and what updates them stay in float32
 # (params, state, batch, keys, hyperparameters) of all slots of a device → (losses, gradients, state). Every array, the
 # typed keys, and each hyperparameter have a leading axis of slots. Losses and gradients are in float32.
 Gradients = Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree, Tree]]

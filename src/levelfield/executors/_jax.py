@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -23,6 +22,7 @@ from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
+from levelfield.training.precision import products
 from levelfield.training.program import Program, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.training.step import Job
@@ -89,10 +89,11 @@ class JaxExecutor:
                     slots = fitting
                     continue
                 checkpoints = self._checkpoints(study, optimizer, compiled)
+                provenance = self._provenance(study)
                 for progress in train(compiled, optimizer, next_points, checkpoints):
                     for index in progress.ended:
                         del in_flight[index]
-                    yield replace(progress, provenance=self._provenance)
+                    yield replace(progress, provenance=provenance)
                 return
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
@@ -110,8 +111,9 @@ class JaxExecutor:
     def _checkpoints(self, study: Study, optimizer: str, compiled: Program) -> Checkpoints | None:
         if self._folder is None:
             return None
-        here = {key: value for key, value in self._provenance.items() if key not in ("versions", "platform")}
-        origin = {"code": study.code_version(optimizer)} | self._provenance["versions"] | here
+        provenance = self._provenance(study)
+        here = {key: value for key, value in provenance.items() if key not in ("versions", "platform")}
+        origin = {"code": study.code_version(optimizer)} | provenance["versions"] | here
         origin |= package_versions(study, [optimizer])
         origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
@@ -125,17 +127,15 @@ class JaxExecutor:
         slots = min(self._slots or _fastest(jax_workload(study)) * devices, study.pool)
         return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
 
-    @functools.cached_property
-    def _provenance(self) -> Mapping[str, Any]:
+    def _provenance(self, study: Study) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
-        matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
         return {
             "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
             "platform": platform.platform(),
             "device": device.device_kind,
             "devices": jax.local_device_count(),
             "backend": jax.default_backend(),
-            "precision": f"float32 (matmul: {matmul})",
+            "precision": _precision(study),
         }
 
     def gradient_scale(self, study: Study) -> float | None:
@@ -187,6 +187,14 @@ def _fastest(workload: Workload) -> int:
     return workload.slots_per_core if jax.default_backend() == "cpu" else workload.slots_per_gpu
 
 
+def _precision(study: Study) -> str:
+    if study.precision == "bfloat16":
+        return "bfloat16 (weights: float32)"
+    with products(study.precision):
+        matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
+    return f"float32 (matmul: {matmul})"
+
+
 _PACKAGES = ("levelfield", "jax", "jaxlib", "optax", "flax", "numpy", "scipy")
 
 
@@ -216,6 +224,7 @@ def job(study: Study, optimizer: str) -> Job:
         study.eval_interval,
         tuple(traced),
         tuple(static),
+        study.precision,
     )
     if chosen.rule.built_in:
         return found

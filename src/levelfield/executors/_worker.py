@@ -95,6 +95,7 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
         index=point["index"],
         schedule=optimizer.schedule,
         workload=replace(workload, select=study.select),
+        precision=study.precision,
         send=lambda step, values: runner.send(kind="report", step=step, values=values),
     )
     _seed(trial.seed)

@@ -35,9 +35,13 @@ class Classifier:
         self, params: Any, state: Any, batch: Any, key: jax.Array, hyperparameters: Mapping[str, Any]
     ) -> tuple[jax.Array, Any]:
         images, labels = batch
-        images, dropout_key = self._inputs(images, key)
+        images, dropout_key = self._augmented(images, key)
         logits, state = self.net.apply(
-            {"params": params, **state}, images, train=True, rngs={"dropout": dropout_key}, mutable=list(state)
+            {"params": params, **state},
+            self._prepared(params, images),
+            train=True,
+            rngs={"dropout": dropout_key},
+            mutable=list(state),
         )
         return _regularized_loss(logits, labels, params, hyperparameters), state
 
@@ -51,10 +55,11 @@ class Classifier:
             params: Any, state: Any, batch: Any, keys: jax.Array, hyperparameters: Mapping[str, Any]
         ) -> tuple[jax.Array, Any, Any]:
             images, labels = batch
-            images, _ = jax.vmap(self._inputs)(images, keys)
+            augmented, _ = jax.vmap(self._augmented)(images, keys)
+            inputs = jax.vmap(self.prepare)(augmented)
 
             def total(params: Any) -> tuple[jax.Array, Any]:
-                logits, after = forward(params, state, images)
+                logits, after = forward(params, state, inputs)
                 losses = jax.vmap(_regularized_loss)(logits, labels, params, hyperparameters)
                 return losses.sum(), (losses, after)
 
@@ -63,14 +68,19 @@ class Classifier:
 
         return gradients
 
-    def _inputs(self, images: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the network's inputs for training, and a key for dropout."""
-        augmentation_key, dropout_key = jax.random.split(key)
-        return self.prepare(self.augment(augmentation_key, images)), dropout_key
-
     def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
         images, labels = batch
-        return classification_metrics(self.net.apply({"params": params, **state}, self.prepare(images)), labels)
+        logits = self.net.apply({"params": params, **state}, self._prepared(params, images))
+        return classification_metrics(logits, labels)
+
+    def _augmented(self, images: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the images of a training step, and a key for dropout."""
+        augmentation_key, dropout_key = jax.random.split(key)
+        return self.augment(augmentation_key, images), dropout_key
+
+    def _prepared(self, params: Any, images: jax.Array) -> jax.Array:
+        """Return the network's input in the type of its parameters."""
+        return self.prepare(images).astype(jax.tree.leaves(params)[0].dtype)
 
 
 def _regularized_loss(

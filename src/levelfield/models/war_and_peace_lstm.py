@@ -14,7 +14,7 @@ from levelfield.kernels import pallas
 from levelfield.kernels.dropout import dropped, random_bytes
 from levelfield.kernels.products import batched_product
 from levelfield.kernels.recurrence import recurrence
-from levelfield.models.layers import LSTM, classification_metrics, cross_entropy
+from levelfield.models.layers import LSTM, Embed, classification_metrics, cross_entropy
 from levelfield.workload import Gradients, Precision
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
@@ -43,7 +43,7 @@ class Net(nn.Module):
         """
         glorot = nn.initializers.glorot_uniform()
         within = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        x = nn.Embed(self.characters, self.units, embedding_init=glorot)(characters.T)  # the time first, as in scans
+        x = Embed(self.characters, self.units, embedding_init=glorot)(characters.T)  # the time first, as in scans
         x = x if noise is None else dropped(x, noise[0], _ONCE)
         final = []
         for layer, start in enumerate(carry):

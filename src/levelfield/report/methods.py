@@ -34,6 +34,7 @@ def _setup(results: Results) -> Iterator[str]:
     yield (
         f"Each trial trained for {pluralize(study.steps, 'step')}{_batch(study)} and was evaluated {_evaluated(study)}."
     )
+    yield from _precision(study)
     schedules = join_words(list(dict.fromkeys(optimizer.schedule for optimizer in study.optimizers.values())), "or")
     yield f"Learning-rate schedule: {schedules}."
     if study.scale < 1:
@@ -42,6 +43,13 @@ def _setup(results: Results) -> Iterator[str]:
 
 def _batch(study: Study) -> str:
     return f" with a batch size of {study.batch_size:,}" if study.batch_size else ""
+
+
+def _precision(study: Study) -> Iterator[str]:
+    if study.precision == "bfloat16":
+        yield "Losses and gradients were computed in bfloat16 from weights kept in float32."
+    elif study.precision == "float32":
+        yield "All products were computed in float32."
 
 
 def _evaluated(study: Study) -> str:

@@ -23,8 +23,9 @@ from levelfield.environment import available_cores
 from levelfield.errors import UsageError
 from levelfield.training.feeds import Feeds
 from levelfield.training.options import evaluated_weights
+from levelfield.training.precision import products
 from levelfield.training.step import Hyper, Job, Slot, gradients_of, options_of, start, train, train_on, trial_key
-from levelfield.workload import Workload
+from levelfield.workload import Precision, Workload
 
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
 _CHUNK_ON_GPU = 1024  # examples evaluated at once
@@ -55,7 +56,7 @@ def check_accelerator() -> None:
 class _Common:
     """What the programs of all rules share on a workload: data, initialization and evaluation."""
 
-    def __init__(self, workload: Workload, slots: int) -> None:
+    def __init__(self, workload: Workload, slots: int, precision: Precision) -> None:
         devices = jax.local_devices()
         count = max(n for n in range(1, min(slots, len(devices)) + 1) if slots % n == 0)
         self.mesh = Mesh(np.array(devices[:count]), ("slots",))
@@ -74,12 +75,14 @@ class _Common:
         self.init = init.lower(seeds).compile()
 
         def evaluate(model: Any, arrays: Any) -> Any:
-            return jax.vmap(functools.partial(_evaluate, workload), in_axes=(0, None))(model, arrays)
+            with products(precision):
+                return jax.vmap(functools.partial(_evaluate, workload), in_axes=(0, None))(model, arrays)
 
         self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
 
         def evaluate_batch(model: Any, batch: Any) -> Any:
-            return jax.vmap(lambda params, state: _totals(workload.evaluate(params, state, batch)))(*model)
+            with products(precision):
+                return jax.vmap(lambda params, state: _totals(workload.evaluate(params, state, batch)))(*model)
 
         self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
 
@@ -110,7 +113,7 @@ class Program:
     def __init__(self, job: Job, slots: int) -> None:
         self.job, self.slots = job, slots
         self.metrics = tuple(job.workload.metrics)
-        self._common = common = _common(job.workload, slots)
+        self._common = common = _common(job.workload, slots, job.precision)
         interval = min(job.eval_interval, job.steps)
         self._feeds = Feeds(common.stream, slots, job.batch_size, interval, job.steps) if common.stream else None
 
@@ -234,8 +237,8 @@ def program(job: Job, slots: int) -> Program:
 
 
 @functools.lru_cache(maxsize=8)
-def _common(workload: Workload, slots: int) -> _Common:
-    return _Common(workload, slots)
+def _common(workload: Workload, slots: int, precision: Precision) -> _Common:
+    return _Common(workload, slots, precision)
 
 
 @functools.lru_cache(maxsize=8)

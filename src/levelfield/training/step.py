@@ -16,6 +16,7 @@ from levelfield.options import OPTIONS
 from levelfield.rules import Rule
 from levelfield.schedules import schedule
 from levelfield.training.options import averaged, start_average, with_keys, with_options, without_keys
+from levelfield.training.precision import in_precision, products
 from levelfield.training.shuffle import batch_indices
 from levelfield.workload import Gradients, Precision, Workload
 
@@ -63,14 +64,14 @@ def start(job: Job, seed: Any, hyperparameters: Hyper, model: tuple[Any, Any]) -
 def gradients_of(workload: Workload, precision: Precision) -> Gradients:
     """Return the function that computes the gradients of all slots here: the workload's own, if it has one."""
     own = workload.batched(precision) if workload.batched else None
-    return own or plain_gradients(workload)
+    return own or plain_gradients(workload, precision)
 
 
-def plain_gradients(workload: Workload) -> Gradients:
+def plain_gradients(workload: Workload, precision: Precision) -> Gradients:
     """Return the gradients of the loss, batched over slots."""
 
     def gradients(params: Any, state: Any, batch: Any, keys: Any, hyperparameters: Any) -> tuple[Any, Any, Any]:
-        gradient = jax.vmap(jax.value_and_grad(workload.loss, has_aux=True))
+        gradient = jax.vmap(jax.value_and_grad(in_precision(workload.loss, precision), has_aux=True))
         (losses, state), found = gradient(params, state, batch, keys, hyperparameters)
         return losses, found, state
 
@@ -98,24 +99,31 @@ def train(job: Job, gradients: Gradients, slots: Slot, data: Any) -> Slot:
         batch = jax.vmap(drawn)(slots) if job.workload.draw else jax.tree.map(lambda array: array[indices], data)
         return step(job, gradients, slots, batch, phase), None
 
-    return jax.lax.scan(body, slots, (jax.vmap(order, out_axes=1)(slots), phases))[0]
+    with products(job.precision):
+        return jax.lax.scan(body, slots, (jax.vmap(order, out_axes=1)(slots), phases))[0]
 
 
 def train_on(job: Job, gradients: Gradients, slots: Slot, batches: Any) -> Slot:
     """Train all slots on these batches (slots × steps × batch × …)."""
+
+    def body(slots: Slot, batch: Any) -> tuple[Slot, None]:
+        return step(job, gradients, slots, batch, None), None
+
     by_step = jax.tree.map(lambda array: array.swapaxes(0, 1), batches)
-    return jax.lax.scan(lambda slots, batch: (step(job, gradients, slots, batch, None), None), slots, by_step)[0]
+    with products(job.precision):
+        return jax.lax.scan(body, slots, by_step)[0]
 
 
 def step(job: Job, gradients: Gradients, slots: Slot, batch: Any, phase: Any) -> Slot:
     """Train all slots by one step. ``phase`` counts the steps since the last evaluation, None if they are streamed."""
+    objective = in_precision(job.workload.loss, job.precision)
     keys = jax.vmap(lambda slot: trial_key(slot.seed, 2, slot.step))(slots)
     losses, found, state = gradients(slots.params, slots.state, batch, keys, slots.hyperparameters)
 
     def update(slot: Slot, batch: Any, key: Any, value: Any, gradients: Any, state: Any) -> Slot:
         def loss(params: Any, obj_fn: Any = None, phase: Any = None, interval: Any = None) -> Any:
             """optax's line searches pass on to it the arguments below that they do not know."""
-            return job.workload.loss(params, slot.state, batch, key, slot.hyperparameters)[0]
+            return objective(params, slot.state, batch, key, slot.hyperparameters)[0]
 
         transformation = _transformation(job, slot)
         updates, optimizer = transformation.update(
@@ -154,7 +162,7 @@ def one_step(job: Job, batch: Any) -> Slot:
     def of_one(seeds: Any, numbers: Hyper, batches: Any) -> Slot:
         models = jax.vmap(lambda seed: job.workload.init(trial_key(seed, 0, 0)))(seeds)
         slots = jax.vmap(lambda *arguments: start(job, *arguments))(seeds, numbers, models)
-        return step(job, plain_gradients(job.workload), slots, batches, jnp.zeros((), jnp.int32))
+        return step(job, plain_gradients(job.workload, job.precision), slots, batches, jnp.zeros((), jnp.int32))
 
     seeds, numbers = (jax.ShapeDtypeStruct((1,), dtype) for dtype in (jnp.uint32, jnp.float32))
     batches = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), batch)
