@@ -53,6 +53,7 @@ class Rule:
     build: Callable[..., Any]  # (**hyperparameters) → optax.GradientTransformation
     scheduled: bool = False  # any hyperparameter can be a function of the step, not only the learning rate
     version: int = 1  # raise it when a change alters what trials compute, so that stored trials stay apart
+    built_in: bool = False  # levelfield's own, so that it needs no check before it trains
     equations: Equations | None = None  # of the paper's rules
     # (optimizer state, params) → the weights to evaluate, if they are not those that are trained
     evaluated: Callable[[Any, Any], Any] | None = None
@@ -60,10 +61,6 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_hyperparameters(f"rule {self.name!r}", self.hyperparameters)
-
-    @property
-    def built_in(self) -> bool:
-        return self.equations is not None
 
     def __call__(self, **hyperparameters: Any) -> Any:
         """Return the optax.GradientTransformation of this rule."""
@@ -144,6 +141,16 @@ def damping(usual: float) -> Hyperparameter:
     return replace(NOT_NEGATIVE, usual=usual, group="epsilon", usual_range=_EPSILON)
 
 
+def optional(hyperparameter: Hyperparameter) -> Hyperparameter:
+    """A hyperparameter whose usual value is its default."""
+    return replace(hyperparameter, required=False, default=hyperparameter.usual)
+
+
+def size(usual: int) -> Hyperparameter:
+    """A whole number of at least 1, which shapes the compiled program."""
+    return optional(Hyperparameter(low=1, usual=usual, kind="integer", traced=False))
+
+
 _RMS = {"rho": decay(0.9, _RHO), "epsilon": damping(1e-10)}
 _MOMENTS = {"beta1": decay(0.9, _BETA1), "beta2": decay(0.999, _BETA2), "epsilon": damping(1e-8)}
 
@@ -158,7 +165,7 @@ def rule(*, buffers: tuple[float, ...] = (), **hyperparameters: Hyperparameter) 
     def declare(update: Update) -> Update:
         name, equations = update.__name__, Equations(update, buffers)
         build = functools.partial(_transformation, equations)
-        _RULES[name] = Rule(name, hyperparameters, build, scheduled=True, equations=equations)
+        _RULES[name] = Rule(name, hyperparameters, build, scheduled=True, built_in=True, equations=equations)
         return update
 
     return declare
@@ -215,6 +222,33 @@ def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2:
     b = sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
     ahead = beta1 * m + (1 - beta1) * g
     return -learning_rate * ahead / (sqrt(v) + epsilon) * b, m, v
+
+
+# Rules of other papers that optax does not have. Each is a function like optax's optimizers.
+
+
+def transformation(**hyperparameters: Hyperparameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a rule by a function of its hyperparameters that returns an optax transformation."""
+
+    def declare(build: Callable[..., Any]) -> Callable[..., Any]:
+        _RULES[build.__name__] = Rule(build.__name__, hyperparameters, build, built_in=True)
+        return build
+
+    return declare
+
+
+@transformation(
+    learning_rate=STEP_SIZE,
+    beta1=optional(decay(0.95, _BETA1)),
+    beta2=optional(decay(0.95, _BETA2)),
+    epsilon=optional(damping(1e-8)),
+    weight_decay=optional(replace(NOT_NEGATIVE, usual=0.0, usual_range=(0.0, 1e1))),
+    precondition_frequency=size(10),
+    max_precondition_dim=size(10_000),
+)
+def soap(**hyperparameters: Any) -> Any:
+    """Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024)."""
+    return importlib.import_module("levelfield.soap").soap(**hyperparameters)
 
 
 # Rules from elsewhere: optax's and registered ones
