@@ -31,10 +31,15 @@ from levelfield.training.program import Job, program, use_every_core
 from levelfield.workload import Workload
 from levelfield.workloads import get_workload
 
-EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
+EMBEDDED = ("fashion_mini", "tolstoi_mini", "tolstoi_gpt", "quadratic", "wilson")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_PER_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
-LARGE = {"fashion_mnist_cnn": (1, 4), "cifar10_resnet32": (1, 2), "war_and_peace_lstm": (1, 256)}
+LARGE = {
+    "fashion_mnist_cnn": (1, 4),
+    "cifar10_resnet32": (1, 2),
+    "war_and_peace_lstm": (1, 256),
+    "war_and_peace_gpt": (1, 2, 4),
+}
 
 # ---------------------------------------------------------------------------- levelfield
 

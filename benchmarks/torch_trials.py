@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch_gpt import GPTS
 
 from levelfield.workload import Workload
 
@@ -123,6 +124,9 @@ def contender(workload: Workload) -> tuple[nn.Module, Loss, Iterator[tuple[torch
         return net, classifier(net, lambda images: standardized(pad_crop_flip(images.float()))), batches
     if name == "tolstoi_mini":
         net = CharacterNet(76, 32).to(DEVICE)
+        return net, language_model(net), shuffled((train.astype(np.int64),), batch_size)
+    if name in GPTS:
+        net = GPTS[name]().to(DEVICE)
         return net, language_model(net), shuffled((train.astype(np.int64),), batch_size)
     if name == "war_and_peace_lstm":
         net = CharacterNet(83, 128, layers=2, dropout=0.2).to(DEVICE)

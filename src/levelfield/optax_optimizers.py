@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
+import sys
+from collections.abc import Container
 from typing import Any
 
 from levelfield.hyperparameters import Hyperparameter
@@ -26,6 +30,7 @@ _REFUSED = {
 _LEFT_OUT = {"warmup_steps"}
 
 _MUON = "contrib.muon"
+_OUTER = re.compile(r"\b(\w+_)?(embedding|head)\b")  # parameters, or layers, of these names
 _RESHAPE = {"reshape": Hyperparameter(required=False, traced=False, kind="switch", default=False)}
 
 
@@ -45,17 +50,24 @@ def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
 
 def build_optimizer(name: str, **values: Any) -> Any:
     """Return optax's transformation. This imports optax."""
-    if name == _MUON and values.pop("reshape", False):
-        values["muon_weight_dimension_numbers"] = _as_matrices
+    if name == _MUON:
+        axes = range(2, sys.maxsize) if values.pop("reshape", False) else (2,)
+        values["muon_weight_dimension_numbers"] = functools.partial(_matrices, axes)
     return optimizer_function(name)(**arguments(name, values))
 
 
-def _as_matrices(params: Any) -> Any:
-    """Let Muon treat kernels as matrices, from all other axes to the last one; optax leaves them to AdamW."""
+def _matrices(axes: Container[int], params: Any) -> Any:
+    """Tell Muon the matrices: hidden layers' parameters with one of these numbers of axes. It leaves others to AdamW.
+
+    More than two axes form a matrix from all others to the last one. Embeddings and the last layer are no hidden
+    layers; Muon's author leaves them to AdamW, optax does not. They are recognized by their names.
+    """
     jax, contrib = importlib.import_module("jax"), importlib.import_module("optax.contrib")
 
-    def dimensions(leaf: Any) -> Any:
-        axes = tuple(range(leaf.ndim - 1))
-        return contrib.MuonDimensionNumbers(axes, leaf.ndim - 1) if leaf.ndim > 1 else None
+    def dimensions(path: Any, leaf: Any) -> Any:
+        if leaf.ndim not in axes or any(_OUTER.search(str(key)) for key in path):
+            return None
+        *reduced, output = range(leaf.ndim)
+        return contrib.MuonDimensionNumbers(tuple(reduced), output)
 
-    return jax.tree.map(dimensions, params)
+    return jax.tree_util.tree_map_with_path(dimensions, params)

@@ -236,6 +236,8 @@ _RATES_IN_OPTAX = {
     **dict.fromkeys(("adadelta", "adafactor", "adagrad", "sm3"), (1e-5, 1e1)),
 }
 
+_VERSIONS_IN_OPTAX = {"contrib.muon": 2}  # version 1 orthogonalized the updates of embeddings
+
 _GROUP_OF_NAME = {
     **dict.fromkeys(("learning_rate", "adam_learning_rate"), "learning rate"),
     **dict.fromkeys(("momentum", "beta", "beta1", "beta2", "rho", "decay", "b1", "b2", "b3"), "momentum"),
@@ -355,6 +357,7 @@ def _optax_rule(name: str) -> Rule:
         name,
         _completed(hyperparameters, usual),
         functools.partial(build_optimizer, function),
+        version=_VERSIONS_IN_OPTAX.get(function, 1),
         seed_argument="key" if "key" in hyperparameters else "",
     )
 
