@@ -17,9 +17,7 @@ from model_references import (
     sentences,
 )
 
-from levelfield.models import (
-    lm1b_transformer,
-)
+from levelfield.models import lm1b_transformer, transformer
 from levelfield.workloads import lm1b_transformer as lm1b_workload
 
 

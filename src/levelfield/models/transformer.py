@@ -108,7 +108,7 @@ class GPT(nn.Module):
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A workload's ``init``, ``loss`` and ``evaluate`` for windows of text with one more character than the net sees."""
+    """A workload's ``init``, ``loss`` and ``evaluate``. An example has one character more than the net sees."""
 
     net: GPT
 
