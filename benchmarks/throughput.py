@@ -41,14 +41,15 @@ from levelfield.training.step import Job
 from levelfield.workload import Precision, Workload
 from levelfield.workloads import get_workload
 
-EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
-LARGE = ("fashion_mnist_cnn", "cifar10_resnet32", "war_and_peace_lstm")
+EMBEDDED = ("fashion_mini", "tolstoi_mini", "tolstoi_gpt", "quadratic", "wilson")
+LARGE = ("fashion_mnist_cnn", "cifar10_resnet32", "war_and_peace_lstm", "war_and_peace_gpt")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_PER_CORE = (1, 2, 4, 8)
 SLOTS_ON_GPU = {
     "fashion_mnist_cnn": (1, 8, 32),
     "cifar10_resnet32": (1, 32, 64),
     "war_and_peace_lstm": (1, 264, 528),
+    "war_and_peace_gpt": (1, 2, 4),
 }
 
 # ---------------------------------------------------------------------------- levelfield

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch_gpt import GPTS
 
 from levelfield.workload import Workload
 
@@ -114,10 +115,14 @@ def classifier(net: nn.Module, prepare: Callable[[torch.Tensor], torch.Tensor]) 
     return lambda images, labels: functional.cross_entropy(net(prepare(images)).float(), labels)
 
 
-def language_model(net: nn.Module) -> Loss:
+def language_model(net: nn.Module, transposed: bool = False) -> Loss:
+    """Return the loss on windows of (batch, time); the network may want the time first."""
+
     def loss(windows: torch.Tensor) -> torch.Tensor:
-        characters = windows.T
-        return functional.cross_entropy(net(characters[:-1]).float().flatten(0, 1), characters[1:].flatten())
+        inputs, targets = windows[:, :-1], windows[:, 1:]
+        if transposed:
+            inputs, targets = inputs.T, targets.T
+        return functional.cross_entropy(net(inputs).float().flatten(0, 1), targets.flatten())
 
     return loss
 
@@ -136,11 +141,14 @@ def model(workload: Workload) -> Model:
         return Model(net, loss, (train[0].transpose(0, 3, 1, 2), train[1].astype(np.int64)), batch_size)
     if name == "tolstoi_mini":
         net = CharacterNet(76, 32).to(DEVICE)
+        return Model(net, language_model(net, transposed=True), (train.astype(np.int64),), batch_size)
+    if name in GPTS:
+        net = GPTS[name]().to(DEVICE)
         return Model(net, language_model(net), (train.astype(np.int64),), batch_size)
     if name == "war_and_peace_lstm":
         net = CharacterNet(83, 128, layers=2, dropout=0.2).to(DEVICE)
         windows = train[0].reshape(-1, train[0].shape[-1]).astype(np.int64)
-        return Model(net, language_model(net), (windows,), batch_size)
+        return Model(net, language_model(net, transposed=True), (windows,), batch_size)
     if name == "quadratic":
         net = nn.ParameterList([torch.randn(100, device=DEVICE)])
         curvatures = 1 / torch.arange(1, 101, device=DEVICE)

@@ -17,9 +17,7 @@ from model_references import (
     sentences,
 )
 
-from levelfield.models import (
-    lm1b_transformer,
-)
+from levelfield.models import lm1b_transformer, transformer
 from levelfield.workloads import lm1b_transformer as lm1b_workload
 
 
@@ -31,13 +29,13 @@ def small_transformer(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_attention(torch: Any) -> None:
-    net = lm1b_transformer.Attention(heads=4)
+    net = transformer.Attention(heads=4)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 7, 16)), jnp.float32)
     params, _ = model(net, x)
     t = Torch(torch)
     reference = torch.nn.MultiheadAttention(16, 4, bias=False, batch_first=True)
-    joined = torch.cat([t(params[name]["kernel"]).T for name in ("query", "key", "value")])
-    reference.load_state_dict({"in_proj_weight": joined, "out_proj.weight": t(params["output"]["kernel"]).T})
+    joined = torch.cat([t(params[name]).T for name in ("query", "key", "value")])
+    reference.load_state_dict({"in_proj_weight": joined, "out_proj.weight": t(params["output"]).T})
     later = torch.triu(torch.ones(7, 7, dtype=torch.bool), 1)
     with torch.no_grad():
         expected, _ = reference(t(x), t(x), t(x), attn_mask=later)
@@ -58,11 +56,11 @@ def test_transformer(torch: Any) -> None:
         ours = params[f"Block_{i}"]
         attention = ours["Attention_0"]
         layer = torch.nn.TransformerEncoderLayer(16, 2, 24, 0.0, layer_norm_eps=1e-6, batch_first=True, norm_first=True)
-        joined = torch.cat([t(attention[name]["kernel"]).T for name in ("query", "key", "value")])
+        joined = torch.cat([t(attention[name]).T for name in ("query", "key", "value")])
         weights = {
             "self_attn.in_proj_weight": joined,
             "self_attn.in_proj_bias": torch.zeros(48),
-            "self_attn.out_proj.weight": t(attention["output"]["kernel"]).T,
+            "self_attn.out_proj.weight": t(attention["output"]).T,
             "self_attn.out_proj.bias": torch.zeros(16),
         }
         for j in (0, 1):

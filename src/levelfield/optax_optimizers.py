@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
 from typing import Any
 
 from levelfield.hyperparameters import Hyperparameter
@@ -26,7 +28,9 @@ _REFUSED = {
 _LEFT_OUT = {"warmup_steps"}
 
 _MUON = "contrib.muon"
-_RESHAPE = {"reshape": Hyperparameter(required=False, traced=False, kind="switch", default=False)}
+_OUTER = re.compile(r"\b(\w+_)?(embedding|head)\b")  # parameters, or layers, of these names
+_SWITCH = Hyperparameter(required=False, traced=False, kind="switch", default=False)
+_OF_MUON = {"reshape": _SWITCH, "hidden_only": _SWITCH}  # see _matrices
 
 
 def refusal(name: str) -> str:
@@ -40,22 +44,32 @@ def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
     if hyperparameters is None:
         return None
     kept = {key: about for key, about in hyperparameters.items() if key not in _LEFT_OUT}
-    return kept | (_RESHAPE if name == _MUON else {})
+    return kept | (_OF_MUON if name == _MUON else {})
 
 
 def build_optimizer(name: str, **values: Any) -> Any:
     """Return optax's transformation. This imports optax."""
-    if name == _MUON and values.pop("reshape", False):
-        values["muon_weight_dimension_numbers"] = _as_matrices
+    if name == _MUON:
+        reshape, hidden_only = (values.pop(name, False) for name in _OF_MUON)
+        if reshape or hidden_only:
+            values["muon_weight_dimension_numbers"] = functools.partial(_matrices, reshape, hidden_only)
     return optimizer_function(name)(**arguments(name, values))
 
 
-def _as_matrices(params: Any) -> Any:
-    """Let Muon treat kernels as matrices, from all other axes to the last one; optax leaves them to AdamW."""
+def _matrices(reshape: bool, hidden_only: bool, params: Any) -> Any:
+    """Return which parameters Muon updates, and as which matrices; it leaves the others to AdamW.
+
+    By default these are all matrices, as in optax. With ``reshape``, kernels count as matrices, too: from all other
+    axes to the last one. With ``hidden_only``, embeddings and heads, recognized by their names, are left to AdamW, as
+    Muon's author advises.
+    """
     jax, contrib = importlib.import_module("jax"), importlib.import_module("optax.contrib")
 
-    def dimensions(leaf: Any) -> Any:
-        axes = tuple(range(leaf.ndim - 1))
-        return contrib.MuonDimensionNumbers(axes, leaf.ndim - 1) if leaf.ndim > 1 else None
+    def dimensions(path: Any, leaf: Any) -> Any:
+        outer = hidden_only and any(_OUTER.search(str(key)) for key in path)
+        if outer or leaf.ndim < 2 or (leaf.ndim > 2 and not reshape):
+            return None
+        *reduced, output = range(leaf.ndim)
+        return contrib.MuonDimensionNumbers(tuple(reduced), output)
 
-    return jax.tree.map(dimensions, params)
+    return jax.tree_util.tree_map_with_path(dimensions, params)

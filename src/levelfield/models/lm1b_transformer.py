@@ -13,40 +13,8 @@ import optax
 
 from levelfield.datasets.lm1b import PAD, VOCABULARY
 from levelfield.models.layers import Embed
+from levelfield.models.transformer import Block
 from levelfield.workloads.lm1b_transformer import LENGTH
-
-
-class Attention(nn.Module):
-    """Causal self-attention: each position attends to itself and to those before it."""
-
-    heads: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        *outer, width = x.shape
-
-        def dense(name: str) -> nn.Dense:
-            return nn.Dense(width, use_bias=False, kernel_init=nn.initializers.glorot_uniform(), name=name)
-
-        query, key, value = (
-            dense(name)(x).reshape(*outer, self.heads, width // self.heads) for name in ("query", "key", "value")
-        )
-        attended = jax.nn.dot_product_attention(query, key, value, is_causal=True)
-        return dense("output")(attended.reshape(x.shape))
-
-
-class Block(nn.Module):
-    """Attention and a hidden layer with ReLU, each with a residual connection and layer normalization before it."""
-
-    heads: int
-    hidden: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = x + Attention(self.heads)(_layer_norm(x))
-        glorot = nn.initializers.glorot_uniform()
-        hidden = nn.relu(nn.Dense(self.hidden, kernel_init=glorot)(_layer_norm(x)))
-        return x + nn.Dense(x.shape[-1], kernel_init=glorot)(hidden)
 
 
 class Net(nn.Module):
@@ -69,12 +37,8 @@ class Net(nn.Module):
         x = Embed(self.vocabulary, self.width, embedding_init=normal)(tokens) * self.width**0.5
         x = x + positions(x.shape[1], self.width).astype(x.dtype)
         for _ in range(self.layers):
-            x = Block(self.heads, self.hidden)(x)
-        return nn.Dense(self.vocabulary, use_bias=False, kernel_init=normal)(_layer_norm(x))
-
-
-def _layer_norm(x: jax.Array) -> jax.Array:
-    return nn.LayerNorm(epsilon=1e-6)(x)
+            x = Block(self.heads, self.hidden, nn.relu, bias=True, epsilon=1e-6)(x)
+        return nn.Dense(self.vocabulary, use_bias=False, kernel_init=normal)(nn.LayerNorm(epsilon=1e-6)(x))
 
 
 def positions(length: int, width: int) -> np.ndarray:

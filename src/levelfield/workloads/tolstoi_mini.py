@@ -14,7 +14,7 @@ from levelfield.workload import CLASSIFICATION, Workload, imported
 
 CHARACTERS = 76  # different ones in the excerpt
 WINDOW = 32  # characters that the network sees at once
-_EVALUATED = 300  # windows in each split that is evaluated; the validation and test texts have just as many
+EVALUATED = 300  # windows in each split that is evaluated; the validation and test texts have just as many
 
 
 def load() -> Data:
@@ -22,11 +22,11 @@ def load() -> Data:
     text = lzma.decompress(file.read_bytes()).decode("utf-8")
     ids = {character: i for i, (character, _) in enumerate(Counter(text).most_common())}
     tokens = np.array([ids[character] for character in text], np.int32)
-    held_out = _EVALUATED * WINDOW + 1
+    held_out = EVALUATED * WINDOW + 1
     train, valid, test = np.split(tokens, [len(tokens) - 2 * held_out, len(tokens) - held_out])
     return Data(
         train=_windows(train),
-        evaluation={"train": _windows(train)[:_EVALUATED], "valid": _windows(valid), "test": _windows(test)},
+        evaluation={"train": _windows(train)[:EVALUATED], "valid": _windows(valid), "test": _windows(test)},
     )
 
 
@@ -45,7 +45,7 @@ WORKLOAD = Workload(
     eval_interval=500,
     metrics=CLASSIFICATION,
     select="valid_error",
-    examples={"valid": _EVALUATED * WINDOW, "test": _EVALUATED * WINDOW},
+    examples={"valid": EVALUATED * WINDOW, "test": EVALUATED * WINDOW},
     load=load,
     **imported("levelfield.models.tolstoi_mini", "init", "loss", "evaluate"),
 )

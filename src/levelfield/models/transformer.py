@@ -1,0 +1,131 @@
+"""The parts of transformers: attention, blocks, and networks that predict the next character.
+
+The type of the activations is that of the parameters. Whatever it is, layer normalization computes its statistics, and
+attention its softmax, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from levelfield.models.layers import Dropout, classification_metrics, cross_entropy
+
+
+class Attention(nn.Module):
+    """Self-attention without biases. If it is causal, a position attends only to itself and to those before it.
+
+    Queries, keys, and values have a matrix each, for optimizers that treat matrices as a whole, such as Muon. They are
+    computed in one product.
+    """
+
+    heads: int
+    causal: bool = True
+    kernel_init: Any = nn.initializers.glorot_uniform()
+    output_init: Any = None  # by default, like the other kernels
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        *outer, width = x.shape
+        kernels = [self.param(name, self.kernel_init, (width, width)) for name in ("query", "key", "value")]
+        projected = x @ jnp.concatenate(kernels, axis=1)
+        query, key, value = (
+            part.reshape(*outer, self.heads, width // self.heads) for part in jnp.split(projected, 3, axis=-1)
+        )
+        attended = jax.nn.dot_product_attention(
+            query, key, value, is_causal=self.causal, implementation=attention_kernel(x.dtype)
+        )
+        return attended.reshape(x.shape) @ self.param("output", self.output_init or self.kernel_init, (width, width))
+
+
+def attention_kernel(dtype: Any) -> str:
+    """Return which of JAX's implementations to use: cuDNN's never stores the scores, but has only 16-bit types."""
+    half = dtype in (jnp.bfloat16, jnp.float16)
+    return "cudnn" if half and jax.default_backend() == "gpu" else "xla"
+
+
+class Block(nn.Module):
+    """Attention and a hidden layer, each with a residual connection and layer normalization before it."""
+
+    heads: int
+    hidden: int
+    activation: Callable[[jax.Array], jax.Array] = nn.gelu  # the tanh approximation, as in GPT-2
+    bias: bool = False  # in the hidden layer and the normalizations
+    epsilon: float = 1e-5
+    causal: bool = True
+    dropout: float = 0.0
+    kernel_init: Any = nn.initializers.glorot_uniform()
+    output_init: Any = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        attention = Attention(self.heads, self.causal, self.kernel_init, self.output_init)
+        x = x + Dropout(self.dropout)(attention(self._norm()(x)), train)
+        hidden = self.activation(self._dense(self.hidden, self.kernel_init)(self._norm()(x)))
+        return x + Dropout(self.dropout)(self._dense(x.shape[-1], self.output_init or self.kernel_init)(hidden), train)
+
+    def _norm(self) -> nn.LayerNorm:
+        return nn.LayerNorm(epsilon=self.epsilon, use_bias=self.bias)
+
+    def _dense(self, features: int, init: Any) -> nn.Dense:
+        return nn.Dense(features, use_bias=self.bias, kernel_init=init)
+
+
+class GPT(nn.Module):
+    """A decoder of GPT-2's kind that predicts the next character, as in nanoGPT without biases.
+
+    The embedding of the characters is also the matrix of the logits. Dropout acts on the embedding and on what is added
+    to the residual stream, not on the attention weights.
+    """
+
+    characters: int
+    length: int  # the most characters that it sees
+    layers: int
+    width: int
+    heads: int
+    dropout: float = 0.0
+
+    @nn.compact
+    def __call__(self, characters: jax.Array, train: bool = False) -> jax.Array:
+        """Map characters of (batch, length) to logits of the character after each position, in float32."""
+        normal, smaller = (nn.initializers.normal(0.02 / scale) for scale in (1, (2 * self.layers) ** 0.5))
+        table = self.param("embedding", normal, (self.characters, self.width))
+        positions = self.param("position_embedding", normal, (self.length, self.width))
+        # A product, because the gradient of a lookup adds up the rows one by one.
+        x = jax.nn.one_hot(characters, self.characters, dtype=table.dtype) @ table
+        x = Dropout(self.dropout)(x + positions[: x.shape[1]], train)
+        for _ in range(self.layers):
+            block = Block(self.heads, 4 * self.width, dropout=self.dropout, kernel_init=normal, output_init=smaller)
+            x = block(x, train)
+        logits = nn.LayerNorm(epsilon=1e-5, use_bias=False)(x) @ table.T
+        return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A workload's ``init``, ``loss`` and ``evaluate``. An example has one character more than the net sees."""
+
+    net: GPT
+
+    def init(self, key: jax.Array) -> tuple[Any, Any]:
+        return self.net.init(key, jnp.zeros((1, self.net.length), jnp.int32))["params"], ()
+
+    def loss(
+        self, params: Any, state: Any, batch: Any, key: jax.Array, hyperparameters: Mapping[str, Any]
+    ) -> tuple[jax.Array, Any]:
+        logits = self.net.apply({"params": params}, batch[:, :-1], train=True, rngs={"dropout": key})
+        return cross_entropy(logits, batch[:, 1:].astype(jnp.int32)), state
+
+    def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
+        def metrics(window: jax.Array) -> Mapping[str, jax.Array]:
+            logits = self.net.apply({"params": params}, window[None, :-1])
+            return classification_metrics(logits[0], window[1:].astype(jnp.int32))
+
+        # Some windows at a time: the hidden layer of many would take gigabytes.
+        found: Mapping[str, jax.Array] = jax.lax.map(metrics, batch, batch_size=256)
+        return found
