@@ -251,7 +251,7 @@ def timed(function: Callable[[], Any], calls: int = 6) -> float:
 
 
 def candidates(kind: str, channels: int) -> list[Any]:
-    from levelfield.kernels.convolution import Tuning
+    from levelfield.kernels.windowed_products import Tuning
 
     groups = [group for group in ((1, 1), (1, 2), (2, 2)) if channels * group[0] * group[1] <= 128]
     found = []
@@ -273,7 +273,7 @@ def candidates(kind: str, channels: int) -> list[Any]:
 
 
 def strided_candidates(kind: str) -> list[Any]:
-    from levelfield.kernels.convolution import Tuning
+    from levelfield.kernels.windowed_products import Tuning
 
     if kind == "kernel_gradient":
         return [
