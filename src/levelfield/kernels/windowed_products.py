@@ -30,6 +30,7 @@ class Tuning(NamedTuple):
     run: int = 4  # neighboring places of a window multiplied at once, at most; beyond a row, whole rows
     warps: int = 4
     stages: int = 1
+    unrolled: bool = True  # whether the rows of a window are multiplied without a loop, which takes registers
     transposed: bool = False  # whether the right factor is stored so: tensor cores want it in TF32
     parts: int = 16  # of the batch, for a kernel's gradient
     window_rows: int = 1  # that a program of a kernel's gradient holds
@@ -191,7 +192,7 @@ def product(
     """
     layout.check()
     programs = -(-layout.groups // (tuning.rows * tuning.tiles))  # per slot
-    cut = blocks(layout.rows.window, layout.columns.window, tuning.run)
+    cut = blocks(layout.rows.window if tuning.unrolled else 1, layout.columns.window, tuning.run)
     channels, stored = layout.input[2], sums
     shapes = [*outputs]
     if sums:
@@ -201,22 +202,27 @@ def product(
         number = pl.program_id(0)
         slot, part = lax.div(number, programs), lax.rem(number, programs)
 
-        def factor(block: Block) -> jax.Array:
-            place = (block.row * layout.columns.window + block.column) * channels
+        def factor(block: Block, row: Any = 0) -> jax.Array:
+            place = ((row + block.row) * layout.columns.window + block.column) * channels
             length = block.height * block.width * channels
             if tuning.transposed:
                 return matrix_ref[pallas.part(slot * layout.features, layout.features), pallas.part(place, length)]
             return matrix_ref[pallas.part(slot * layout.window + place, length), :]
 
         # Several tiles share the right factor, which then stays in the processor.
-        kept = [factor(block) for block in cut] if tuning.tiles > 1 else None
+        kept = [factor(block) for block in cut] if tuning.tiles > 1 and tuning.unrolled else None
 
         def compute(i: Any, totals: Any) -> Any:
             tile = tile_at(layout, slot, part * tuning.tiles + i, tuning.rows, programs * tuning.tiles)
-            products = jnp.zeros((tuning.rows, layout.features), jnp.float32)
-            for n, block in enumerate(cut):
-                right = kept[n] if kept else factor(block)
-                products += pallas.dot(load_windows(x_ref, layout, tile, block), right, transposed=tuning.transposed)
+
+            def add(row: Any, products: jax.Array) -> jax.Array:
+                for n, block in enumerate(cut):
+                    left, right = load_windows(x_ref, layout, tile, block, row), kept[n] if kept else factor(block, row)
+                    products += pallas.dot(left, right, transposed=tuning.transposed)
+                return products
+
+            zeros = jnp.zeros((tuning.rows, layout.features), jnp.float32)
+            products = add(0, zeros) if tuning.unrolled else lax.fori_loop(0, layout.rows.window, add, zeros)
             return tuple(a + b.sum(0) for a, b in zip(totals, finish(products, tile, refs), strict=True))
 
         totals = (jnp.zeros(layout.features, jnp.float32),) * stored
