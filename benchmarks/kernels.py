@@ -3,7 +3,8 @@
     python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
     python benchmarks/kernels.py speed cifar10_resnet32:bfloat16:64 …     training steps with Adam, on random images
     python benchmarks/kernels.py profile cifar10_resnet32:bfloat16:16     the same, and the time of each kernel
-    python benchmarks/kernels.py tune bfloat16 16               kernels of 16 channels with many tunings
+    python benchmarks/kernels.py tune resnet bfloat16           the network's kernels with many tunings
+    python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
 
 Several of these can be given at once, separated by a comma; then all are compiled at the same time, on all cores.
 """
@@ -30,6 +31,7 @@ import optax
 
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
 EXAMPLES, BATCH = 20_000, 256
+SLOTS = 16  # when tuning
 
 
 def model(workload: str) -> Any:
@@ -181,41 +183,20 @@ def print_kernels(function: Callable[[], None], trial_steps: int, most: int = 45
         )
 
 
-def tune(precision: str, channels: str) -> Iterator[Any]:
-    """Time the kernels of ResNet-32's layers with many tunings."""
-    from levelfield.kernels import convolution as kernels
-
-    dtype, slots, width = DTYPES[precision], 16, int(channels)
-    side = 512 // width
-    calls: list[tuple[Any, ...]] = []
-
-    def add(kind: str, stride: int, inputs: int, outputs: int, tunings: list[Any]) -> None:
-        small = side // stride
-        x, dy = (
-            jax.random.normal(jax.random.key(i), (slots, BATCH, length, length, features)).astype(dtype)
-            for i, (length, features) in enumerate([(side, inputs), (small, outputs)])
-        )
-        kernel = jax.random.normal(jax.random.key(2), (slots, 3, 3, inputs, outputs)) / 12
-        values = jnp.abs(jax.random.normal(jax.random.key(3), (4, slots, inputs)))
-        given = {
-            "forward": (kernels.convolution, (x, kernel)),
-            "input_gradient": (kernels.input_gradient, (dy, kernel, x, kernels.Normalization(*values))),
-            "kernel_gradient": (kernels.kernel_gradient, (x, dy)),
-        }[kind]
-        calls.extend((f"{kind}/{stride} {inputs}→{outputs}", tuning, *given, stride) for tuning in tunings)
-
-    for kind in ("forward", "input_gradient", "kernel_gradient"):
-        add(kind, 1, width, width, candidates(kind, width))
-        if width < 64:
-            add(kind, 2, width, 4 * width, strided_candidates(kind))
-    if width == 16:
-        for kind in ("forward", "kernel_gradient"):
-            add(kind, 1, 4, 16, [tuning for tuning in candidates(kind, 16) if tuning.group[1] == 2])
+def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
+    """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
+    measured = {"resnet": resnet_kernels, "cnn": cnn_kernels}[network](DTYPES[precision])
+    calls = [
+        (name, function, given, options)
+        for name, function, given, several in measured
+        if kinds in name
+        for options in several
+    ]
 
     def compile_one(call: tuple[Any, ...]) -> Any:
-        _, tuning, function, given, stride = call
+        _, function, given, options = call
         try:
-            return functools.partial(function.lower(*given, stride=stride, tuning=tuning).compile(), *given)
+            return functools.partial(function.lower(*given, **options).compile(), *given)
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:80]!r}"
 
@@ -224,23 +205,90 @@ def tune(precision: str, channels: str) -> Iterator[Any]:
     yield
     found: dict[str, list[Any]] = collections.defaultdict(list)
     expected: dict[str, Any] = {}
-    for (name, tuning, *_), function in zip(calls, compiled, strict=True):
+    for (name, *_, options), function in zip(calls, compiled, strict=True):
         if isinstance(function, str):
-            print(f"{precision} {name} {tuning}: {function}")
+            print(f"{precision} {name} {options['tuning']}: {function}")
             continue
         try:
             result = jax.tree.leaves(function())[0].astype(jnp.float32)
             difference = float(jnp.abs(result - expected.setdefault(name, result)).max() / jnp.abs(result).max())
-            found[name].append((timed(function) / slots, tuning, difference))
+            found[name].append((timed(function) / SLOTS, options["tuning"], difference))
         except Exception as error:
-            print(f"{precision} {name} {tuning}: {type(error).__name__}: {str(error)[:80]!r}")
+            print(f"{precision} {name} {options['tuning']}: {type(error).__name__}: {str(error)[:80]!r}")
     for name, results in found.items():
         for duration, tuning, difference in sorted(results)[:6]:
-            print(
-                f"{precision} {name}: {1e6 * duration:6.2f} µs a trial, off by {difference:.0e}, {tuning}", flush=True
-            )
+            print(f"{precision} {name}: {1e6 * duration:6.2f} µs, off by {difference:.0e}, {short(tuning)}", flush=True)
         slowest = max(results)
-        print(f"{precision} {name}: {1e6 * slowest[0]:6.2f} µs, the slowest of {len(results)}: {slowest[1]}")
+        print(f"{precision} {name}: {1e6 * slowest[0]:6.2f} µs, slowest of {len(results)}: {short(slowest[1])}")
+
+
+def short(tuning: Any) -> str:
+    """Return a tuning as code, without its defaults."""
+    defaults = type(tuning)()._asdict()
+    return ", ".join(f"{key}={value}" for key, value in tuning._asdict().items() if value != defaults[key])
+
+
+def normal(number: int, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    return jax.random.normal(jax.random.key(number), shape).astype(dtype)
+
+
+def resnet_kernels(dtype: Any) -> Iterator[Any]:
+    """Yield (name, function, arguments, options) of each kernel of ResNet-32."""
+    from levelfield.kernels import convolution as kernels
+
+    for inputs, outputs, stride in ((16, 16, 1), (32, 32, 1), (64, 64, 1), (16, 64, 2), (32, 128, 2), (4, 16, 1)):
+        side = 512 // max(inputs, 16)
+        x = normal(0, (SLOTS, BATCH, side, side, inputs), dtype)
+        dy = normal(1, (SLOTS, BATCH, side // stride, side // stride, outputs), dtype)
+        kernel = normal(2, (SLOTS, 3, 3, inputs, outputs)) / 12
+        normalization = kernels.Normalization(*jnp.abs(normal(3, (4, SLOTS, inputs))))
+        for function, given in (
+            (kernels.convolution, (x, kernel)),
+            (kernels.input_gradient, (dy, kernel, x, normalization)),
+            (kernels.kernel_gradient, (x, dy)),
+        ):
+            kind = function.__name__
+            if inputs > 4:
+                several = list(candidates(kind, 3, inputs, outputs, stride))
+            else:
+                several = [tuning for tuning in candidates(kind, 3, 16, 16, 1) if tuning.group[1] == 2]
+            if inputs > 4 or kind != "input_gradient":
+                options = [{"stride": stride, "tuning": tuning} for tuning in several]
+                yield f"{kind} {inputs}→{outputs}", function, given, options
+
+
+def cnn_kernels(dtype: Any) -> Iterator[Any]:
+    """Yield (name, function, arguments, options) of each kernel of Simple CNN."""
+    from levelfield.kernels import convolution
+    from levelfield.kernels import pooled_convolution as kernels
+    from levelfield.kernels.windowed_products import Tuning
+
+    images, pooled = normal(0, (SLOTS, BATCH, 28, 28, 1), dtype), normal(1, (SLOTS, BATCH, 14, 14, 32), dtype)
+    first, second = normal(2, (SLOTS, 5, 5, 1, 32)) / 5, normal(3, (SLOTS, 5, 5, 32, 64)) / 28
+    winners = (1 << jax.random.randint(jax.random.key(4), pooled.shape, 0, 4)).astype(jnp.int8)
+    dy, biases = normal(5, (SLOTS, BATCH, 14, 14, 64), dtype), jnp.zeros((SLOTS, 64))
+    pixels = [
+        Tuning((2, 2), rows=rows, run=64, tiles=tiles, warps=warps)
+        for rows, tiles, warps in itertools.product((32, 64, 128), (1, 4), (2, 4, 8))
+    ]
+    gradients = [
+        Tuning((2, 2), rows=rows, run=64, window_rows=8, parts=parts, warps=warps, stages=stages)
+        for rows, parts, warps, stages in itertools.product((32, 64, 128), (16, 49), (2, 4, 8), (1, 3))
+    ]
+    for name, function, given, several in (
+        ("first forward", kernels.pooled_convolution, (images, first, biases[:, :32]), pixels),
+        ("first kernel_gradient", kernels.first_kernel_gradient, (images, pooled, winners), gradients),
+        (
+            "forward",
+            kernels.pooled_convolution,
+            (pooled, second, biases),
+            [t for t in candidates("convolution", 5, 32, 64, 1) if t.group in ((2, 1), (2, 2))],
+        ),
+        ("input_gradient", kernels.input_gradient, (dy, second), candidates("input_gradient", 5, 32, 64, 1)),
+    ):
+        yield name, function, given, [{"tuning": tuning} for tuning in several]
+    options = [{"size": 5, "tuning": tuning} for tuning in candidates("kernel_gradient", 5, 32, 64, 1)]
+    yield "kernel_gradient", convolution.kernel_gradient, (pooled, dy), options
 
 
 def timed(function: Callable[[], Any], calls: int = 6) -> float:
@@ -250,41 +298,33 @@ def timed(function: Callable[[], Any], calls: int = 6) -> float:
     return (time.perf_counter() - begun) / calls
 
 
-def candidates(kind: str, channels: int) -> list[Any]:
-    from levelfield.kernels.convolution import Tuning
+def candidates(kind: str, size: int, inputs: int, outputs: int, stride: int) -> Iterator[Any]:
+    """Yield tunings worth a trial: those whose tiles fit into registers."""
+    from levelfield.kernels.windowed_products import Tuning
 
-    groups = [group for group in ((1, 1), (1, 2), (2, 2)) if channels * group[0] * group[1] <= 128]
-    found = []
-    for group, rows, warps in itertools.product(groups, (32, 64, 128), (4, 8)):
-        features = group[0] * group[1] * channels
-        if rows * features > 128 * 128 or (warps == 8 and rows * features < 4096):
-            continue
-        longest = (4, 2) if group[1] == 2 else (2, 1)
+    if kind == "input_gradient":
+        inputs, outputs = outputs, inputs
+    groups = [(1, 1), (1, 2), (2, 1), (2, 2)] if stride == 1 else [(2, 2)] if kind == "input_gradient" else [(1, 1)]
+    if size == 3 and stride == 1:
+        groups.remove((2, 1))
+    for group, rows, warps in itertools.product(groups, (32, 64, 128, 256), (4, 8)):
+        features = group[0] * group[1] * outputs
+        height, window = (2, 2) if stride == 2 and kind == "input_gradient" else (side - 1 + size for side in group)
+        run = min(1 << (window.bit_length() - 1), max(1, 256 // inputs))
         if kind == "kernel_gradient":
-            held = {1, group[0] + 2} | ({2} if group[0] == 2 else set())
-            for run, window_rows, stages in itertools.product(longest[:1], held, (1, 3)):
-                if window_rows * (group[1] + 2) * channels * features <= 32 * 1024 * (2 if warps == 8 else 1):
-                    found.append(Tuning(group, rows, 1, run, warps, stages, 16, window_rows))
-        elif rows >= 64:
-            for run, (tiles, stages) in itertools.product(longest[:1], ((1, 1), (4, 1), (4, 2), (8, 3))):
-                found.append(Tuning(group, rows, tiles, run, warps, stages))
-            found.append(Tuning(group, rows, 1, longest[1], warps, 1))
-    return found
-
-
-def strided_candidates(kind: str) -> list[Any]:
-    from levelfield.kernels.convolution import Tuning
-
-    if kind == "kernel_gradient":
-        return [
-            Tuning((1, 1), rows, 1, run, warps, 2, 16, held)
-            for rows, run, warps, held in itertools.product((32, 64), (1, 2), (4,), (1, 3))
-        ]
-    group = (1, 1) if kind == "forward" else (2, 2)
-    return [
-        Tuning(group, rows, tiles, run, warps)
-        for rows, tiles, run, warps in itertools.product((32, 64, 128), (1, 4), (1, 2), (4, 8))
-    ]
+            for held, stages in itertools.product({1, 2, height}, (1, 3)):
+                sums = held * window * inputs * features  # numbers in registers
+                if rows <= 64 and height % held == 0 and sums <= 8192 * warps <= max(8192 * 4, 4 * sums):
+                    yield Tuning(group, rows, 1, run, warps, stages, window_rows=held)
+        elif rows >= 64 and 1024 * warps <= rows * features <= 4096 * warps and features <= 256:
+            if size == 3:
+                yield Tuning(group, rows, 1, run, warps, 1)
+                if height * window * inputs * features <= 2**15:
+                    yield Tuning(group, rows, 4, run, warps, 1)
+                yield Tuning(group, rows, 1, run, warps, 3, unrolled=False)
+            else:
+                for length, stages in itertools.product({1, run}, (1, 3)):
+                    yield Tuning(group, rows, 1, length, warps, stages, unrolled=False)
 
 
 def main() -> None:

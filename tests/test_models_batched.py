@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from levelfield.kernels import pallas
-from levelfield.models import cifar10_resnet32
+from levelfield.models import cifar10_resnet32, fashion_mnist_cnn
 
 SLOTS, EXAMPLES = 3, 4
 
@@ -63,6 +63,22 @@ def test_resnet_gradients_at_once_are_those_of_each_trial(small_resnet):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
 
 
+@pytest.fixture(scope="module")
+def small_cnn():
+    net = fashion_mnist_cnn.Net(features=(16, 16), hidden=16)
+    return dataclasses.replace(fashion_mnist_cnn.CLASSIFIER, net=net, shape=(12, 12))
+
+
+def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn):
+    arguments = (*trials(small_cnn), {"l2": jnp.array([0.0, 0.1, 0.2])})
+    got = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32))(*arguments)
+    expected = jax.jit(one_by_one(small_cnn))(*arguments)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+
+
 @pytest.fixture
 def compiled_for_cuda(monkeypatch):
     """Lower kernels for a GPU instead of interpreting them."""
@@ -70,10 +86,11 @@ def compiled_for_cuda(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_kernels_lower_for_cuda(dtype, compiled_for_cuda):
-    classifier = cifar10_resnet32.CLASSIFIER
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_kernels_lower_for_cuda(model, dtype, compiled_for_cuda):
     keys = jax.ShapeDtypeStruct((2,), jax.random.key(0).dtype)
-    params, state = jax.eval_shape(jax.vmap(classifier.init), keys)
-    batch = (jax.ShapeDtypeStruct((2, 256, *classifier.shape), jnp.uint8), jax.ShapeDtypeStruct((2, 256), jnp.int32))
-    gradients = jax.jit(cifar10_resnet32.gradients(classifier, dtype))
+    params, state = jax.eval_shape(jax.vmap(model.init), keys)
+    images = jax.ShapeDtypeStruct((2, 256, *model.CLASSIFIER.shape), jnp.uint8)
+    batch = (images, jax.ShapeDtypeStruct((2, 256), jnp.int32))
+    gradients = jax.jit(model.gradients(model.CLASSIFIER, dtype))
     gradients.trace(params, state, batch, keys, {}).lower(lowering_platforms=("cuda",))

@@ -10,16 +10,11 @@ All arrays have a leading axis of slots: images are (slots, images, height, widt
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-
-from levelfield.kernels import pallas
 
 
 class Axis(NamedTuple):
@@ -47,6 +42,12 @@ def forward_axis(size: int, stride: int, group: int) -> Axis:
         [_tap(place - stride * output, size) for output in range(group)] for place in range(stride * (group - 1) + size)
     ]
     return Axis(group, stride * group, -(size // 2), tuple(map(tuple, taps)))
+
+
+def padded(axis: Axis, window: int) -> Axis:
+    """Enlarge the windows to this size, which the kernel does not use."""
+    unused = (-1,) * axis.group
+    return axis._replace(taps=axis.taps + (unused,) * (window - axis.window))
 
 
 def backward_axis(size: int, stride: int, group: int) -> Axis:
@@ -87,82 +88,3 @@ def kernels(gradients: jax.Array, rows: Axis, columns: Axis, channels: int) -> j
         np.arange(columns.group),
     ]
     return copies.sum((3, 4))
-
-
-def runs(window: int, longest: int) -> list[tuple[int, int]]:
-    """Cut a window's width into runs of a power of two, each a first place and a length."""
-    cut, first = [], 0
-    while first < window:
-        length = min(longest, 1 << ((window - first).bit_length() - 1))
-        cut.append((first, length))
-        first += length
-    return cut
-
-
-class Tile(NamedTuple):
-    """Some groups of outputs of one slot: the rows of a tile of the product."""
-
-    image: jax.Array  # counted over all slots
-    row: jax.Array  # of the group, in groups
-    column: jax.Array
-    inside: jax.Array  # false after a slot's last group
-
-
-class Layout(NamedTuple):
-    """How the groups of outputs of each slot's images are numbered."""
-
-    images: int
-    height: int  # of the output
-    width: int
-    features: int
-    rows: Axis
-    columns: Axis
-
-    @property
-    def groups(self) -> int:
-        """Groups per slot."""
-        return self.images * self.height * self.width // (self.rows.group * self.columns.group)
-
-    @property
-    def group_features(self) -> int:
-        return self.rows.group * self.columns.group * self.features
-
-    def tile(self, slot: Any, number: Any, size: int, numbers: int) -> Tile:
-        """Return the groups of one of a slot's numbered tiles of this size."""
-        down, across = self.height // self.rows.group, self.width // self.columns.group
-        group = number * size + jnp.arange(size, dtype=jnp.int32)
-        image, place = lax.div(group, down * across), lax.rem(group, down * across)
-        inside = jnp.ones(size, bool) if size * numbers == self.groups else group < self.groups
-        return Tile(slot * self.images + image, lax.div(place, across), lax.rem(place, across), inside)
-
-    def outputs(self, tile: Tile) -> tuple[jax.Array, jax.Array]:
-        """Return where the outputs of a tile's groups are in memory (groups × group features), and a mask."""
-        down, across = self.rows.group, self.columns.group
-        first = ((tile.image * self.height + tile.row * down) * self.width + tile.column * across) * self.features
-        feature = jnp.arange(self.group_features, dtype=jnp.int32)
-        line = across * self.features  # a group's outputs in one row of the image are contiguous
-        within = lax.div(feature, line) * (self.width * self.features) + lax.rem(feature, line)
-        at = first[:, None] + within[None, :]
-        return at, jnp.broadcast_to(tile.inside[:, None], at.shape)
-
-
-def load_windows(
-    ref: Any, shape: Sequence[int], layout: Layout, tile: Tile, row: Any, run: tuple[int, int]
-) -> jax.Array:
-    """Load a run of a row of each group's window (groups × run · channels), with zeros outside the image."""
-    height, width, channels = shape
-    first, length = run
-    y = tile.row * layout.rows.step + layout.rows.start + row
-    x = tile.column * layout.columns.step + layout.columns.start + first
-    element = jnp.arange(length * channels, dtype=jnp.int32)
-    columns = x[:, None] + lax.div(element, channels)[None, :]
-    mask = (tile.inside & (y >= 0) & (y < height))[:, None] & (columns >= 0) & (columns < width)
-    at = ((tile.image * height + y) * width + x) * channels
-    return pallas.load(ref.at[at[:, None] + element[None, :]], mask)
-
-
-def check(*arrays: Any) -> None:
-    """Raise if arrays are too large for 32-bit positions."""
-    for array in arrays:
-        if math.prod(array.shape) >= 2**31:
-            raise ValueError(f"array of shape {array.shape}: expected fewer than 2**31 numbers; use fewer slots")

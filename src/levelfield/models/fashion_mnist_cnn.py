@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from levelfield.kernels import pallas
 from levelfield.models.convolution import conv
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import max_pool
@@ -36,3 +41,17 @@ def prepare(images: jax.Array) -> jax.Array:
 
 CLASSIFIER = Classifier(Net(), (28, 28), prepare)
 init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate
+
+
+def batched(precision: str) -> Callable[..., Any] | None:
+    """Return the gradients of many trials at once on this device's kernels, or None without any."""
+    if precision == "float32" or not pallas.available():
+        return None
+    return gradients(CLASSIFIER, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
+
+
+def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
+    """Return the gradients of many trials of this network, with activations of this type."""
+    from levelfield.models.batched_cnn import forward  # imports what not every version of JAX has
+
+    return classifier.batched(functools.partial(forward, dtype=dtype))
