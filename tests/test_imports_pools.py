@@ -99,8 +99,13 @@ def test_algoperf():
     assert record.seconds == float(rows[-1]["accumulated_submission_time"])
     assert source.notes == [
         "trials end by time, at different steps",
-        "2 trials ended before the time limit of 18477 s: AlgoPerf may end trials that have reached its targets",
+        "1 trial reached valid_mean_average_precision 0.28098 and ended before the time limit of 18,477 s: AlgoPerf "
+        "ends trials that have reached its targets",
     ]
+    (early,) = [record for record in source.records if record.pruned]
+    assert early.label == "nadamp/study_1/ogbg_jax/trial_2"
+    assert early.curve.values["valid_mean_average_precision"].max() >= 0.28098
+    assert early.seconds < 18_000
 
 
 def test_algoperf_with_several_workloads(tmp_path):

@@ -95,7 +95,7 @@ def import_(
                 "notes": result.notes,
             }
         )
-    _print(chosen, name, location, result, store)
+    _print(chosen, name, location, result, f" --store {location}" if store else f" --out {out}" if out else "")
 
 
 def _asked(source: "Source") -> "Source":
@@ -121,7 +121,7 @@ def _inferred(source: "Source", path: Path, steps: int | None) -> "Study":
     return infer_study(source, path.stem, steps=steps)
 
 
-def _print(study: "Study", name: str, location: str, result: "Imported", store: str | None) -> None:
+def _print(study: "Study", name: str, location: str, result: "Imported", options: str) -> None:
     from levelfield.formatting import pluralize
     from levelfield.report.narrative import sampling_sentence
 
@@ -136,5 +136,4 @@ def _print(study: "Study", name: str, location: str, result: "Imported", store: 
         typer.echo(sampling_sentence(study))
     if study.inferred:
         typer.echo(f"{name} has search ranges that were inferred from the trials; correct them if you know better.")
-    option = f" --store {location}" if store else ""
-    typer.echo(f"Stored in {location}. See the results with: levelfield report {name}{option}")
+    typer.echo(f"Stored in {location}. See the results with: levelfield report {name}{options}")
