@@ -50,7 +50,7 @@ def test_deepobs():
 def test_deepobs_of_several_problems(tmp_path):
     for name in ("one", "two"):
         shutil.copytree(POOLS / "deepobs/quadratic_deep", tmp_path / name)
-    with pytest.raises(UsageError, match="has several test problems: one, two; read one with workload = NAME"):
+    with pytest.raises(UsageError, match="has several test problems: one, two; choose one with --map workload=NAME"):
         read_source(tmp_path)
     assert read_source(tmp_path, {"workload": "two"}).name == "two"
     with pytest.raises(UnknownName, match="unknown test problem 'tow'"):
@@ -111,7 +111,7 @@ def test_algoperf():
 def test_algoperf_with_several_workloads(tmp_path):
     shutil.copytree(POOLS / "algoperf", tmp_path / "logs")
     shutil.copytree(tmp_path / "logs/nadamp/study_1/ogbg_jax", tmp_path / "logs/nadamp/study_1/wmt_jax")
-    with pytest.raises(UsageError, match="has several workloads: ogbg, wmt; read one"):
+    with pytest.raises(UsageError, match="has several workloads: ogbg, wmt; choose one"):
         read_source(tmp_path)
     assert len(read_source(tmp_path / "logs", {"workload": "wmt"}).records) == 2
     shutil.copytree(POOLS / "algoperf/nadamp", tmp_path / "self_tuning/nadamp")

@@ -90,6 +90,7 @@ def import_(
                 "study": name,
                 "store": location,
                 "trials": dict(result.trials),
+                "infeasible": dict(result.infeasible),
                 "reruns": dict(result.reruns),
                 "known": result.known,
                 "notes": result.notes,
@@ -126,8 +127,9 @@ def _print(study: "Study", name: str, location: str, result: "Imported", options
     from levelfield.report.narrative import sampling_sentence
 
     for optimizer in study.optimizers:
+        infeasible = f", {count} of them infeasible" if (count := result.infeasible[optimizer]) else ""
         again = f", and {pluralize(count, 'rerun')}" if (count := result.reruns[optimizer]) else ""
-        typer.echo(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{again}")
+        typer.echo(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{infeasible}{again}")
     if result.known:
         typer.echo(f"{pluralize(result.known, 'trial')} had been imported before")
     for note in result.notes:

@@ -84,7 +84,7 @@ def _of_workload(trials: Sequence[Path], path: Path, name: str) -> tuple[str, li
     if name and name not in workloads:
         raise UnknownName.of(f"workload of {path}", name, workloads)
     if not name and len(workloads) > 1:
-        raise UsageError(f"{path}: has several workloads: {', '.join(workloads)}; read one with workload = NAME")
+        raise UsageError(f"{path}: has several workloads: {', '.join(workloads)}; choose one with --map workload=NAME")
     name = name or next(iter(workloads))
     return name, workloads[name]
 

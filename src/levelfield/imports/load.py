@@ -28,6 +28,7 @@ class Imported:
     """What an import brought."""
 
     trials: Counter[str] = field(default_factory=Counter)  # by optimizer
+    infeasible: Counter[str] = field(default_factory=Counter)  # of these
     reruns: Counter[str] = field(default_factory=Counter)  # further seeds of points, by optimizer
     known: int = 0  # trials that the store had before
     notes: list[str] = field(default_factory=list)
@@ -56,6 +57,8 @@ def import_trials(study: Study, source: Source, store: Store, origin: str) -> Im
             for start in range(0, len(new), _CHUNK):
                 store.add(identity, target.definition(name), metrics, new[start : start + _CHUNK], provenance)
             counts[name] += len(new)
+            if target is study:
+                result.infeasible[name] += sum(not trial.feasible for trial in new)
             result.known += len(found) - len(new)
     return result
 

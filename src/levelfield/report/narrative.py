@@ -70,10 +70,11 @@ def pool_sentence(study: Study) -> str | None:
     if study.pool >= needed or study.search == "grid" or not study.is_tested:
         return None
     side = "above" if workload_of(study).metrics[study.select].sign < 0 else "below"
+    fewer = math.floor(study.pool * study.trials / needed)
     return (
         f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: {study.pool} trials do "
-        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more, or trials = "
-        f"{max(1, math.floor(study.pool * study.trials / needed))} or fewer."
+        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more"
+        + (f", or trials = {fewer} or fewer." if fewer else ".")
     )
 
 
