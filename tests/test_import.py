@@ -205,7 +205,7 @@ def test_pruned_trials_count_with_their_last_values(store):
     records = [*random_records(4), short]
     study = inferred(records)
     result = import_trials(study, source(records), store, "a test")
-    assert any("1 trial had been stopped early" in note for note in result.notes)
+    assert any("stopped early count with their last values" in note for note in result.notes)
     assert finals(study, store)[-1] == pytest.approx(0.8)
     assert result.notes == store.provenance(study.identity("mine"))[0]["notes"]
 

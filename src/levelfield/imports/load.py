@@ -91,8 +91,8 @@ def _within_budget(study: Study, source: Source, notes: list[str]) -> Sequence[R
             f"steps: {short[0].label} at {int(short[0].curve.steps[-1]):,}; lower steps, which cuts the others off, or "
             f"leave these trials out"
         )
-    if pruned := sum(record.pruned for record in early):
-        notes.append(f"{pluralize(pruned, 'trial')} had been stopped early, and count with their last values")
+    if any(record.pruned for record in early):
+        notes.append("trials that were stopped early count with their last values")
     if later := sum(bool(record.curve.steps[-1] > study.steps) for record in source.records):
         notes.append(f"{pluralize(later, 'trial')} went on after step {study.steps:,}; what followed was cut off")
     if empty := [record.label for record in source.records if record.curve.steps[0] > study.steps]:
