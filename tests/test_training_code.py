@@ -213,6 +213,32 @@ def test_a_trial_is_told_what_to_train(tmp_path):
     }
 
 
+def test_a_trial_builds_its_optimizer_for_pytorch():
+    """It is the rule with its schedule; hyperparameters of the workload are not the rule's."""
+    torch = pytest.importorskip("torch")
+    workload = lf.Trainable(
+        name="with_dropout",
+        summary="",
+        metrics={"train_loss": "minimize"},
+        select="train_loss",
+        hyperparameters={"dropout": lf.Hyperparameter(low=0.0, high=1.0)},
+        train=lambda trial: None,
+        file=__file__,
+    )
+    values = {"learning_rate": 0.5, "momentum": 0.9, "decay_steps": 1.0, "decay_factor": 0.1, "dropout": 0.2}
+    trial = lf.TrialRun("mine", "momentum", values, 0, 10, 5, None, "cpu", 0, "linear", workload)
+    weight = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+    optimizer = trial.optimizer([weight])
+    expected, velocity = 1.0, 0.0
+    for step in range(10):
+        weight.grad = torch.full_like(weight, 0.1)
+        optimizer.step()
+        velocity = 0.9 * velocity + 0.1
+        expected -= 0.5 * (1 - 0.9 * step / 10) * velocity
+        assert trial.learning_rate(step) == pytest.approx(0.5 * (1 - 0.9 * step / 10))
+    assert weight.item() == pytest.approx(expected)
+
+
 def test_a_domain_that_a_known_rule_has_is_checked(tmp_path):
     code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
     with pytest.raises(SpaceError, match=r"optimizers\.momentum.*momentum reaches 2"):

@@ -109,9 +109,9 @@ class TrialRun:
 
     def optimizer(self, params: Any) -> Any:
         """Return the study's rule, with its schedule, as a torch.optim.Optimizer. It needs PyTorch."""
-        return importlib.import_module("levelfield.torch").optimizer(
-            self.rule, params, self.schedule, self.steps, self.hyperparameters
-        )
+        own = {name: x for name, x in self.hyperparameters.items() if name not in self.workload.hyperparameters}
+        build = importlib.import_module("levelfield.torch").optimizer
+        return build(self.rule, params, own, schedule=self.schedule, steps=self.steps)
 
     def due(self, step: int) -> bool:
         """Return whether the metrics should be reported after this many steps: at each evaluation and at the end."""

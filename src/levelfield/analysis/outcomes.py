@@ -47,6 +47,7 @@ class Outcome:
     step: int | None = None  # curves are read up to this step; None: to their end
     spent: int = 0  # trial-steps of all trials that were run
     replacement: bool = True  # how k trials are drawn from the pool; True as in the paper
+    independent: bool = True  # False: a tuner or a person chose the points, so nothing bounds what others would give
 
     def __repr__(self) -> str:
         return f"<Outcome of {self.name}: {len(self.pool)} of {self.tried} trials feasible, selected by {self.select}>"
@@ -134,7 +135,11 @@ class Outcome:
 
     def interval(self, k: int, level: float = LEVEL) -> Interval:
         """Return the median best of k by ``select``, with its confidence interval for the whole search space."""
-        return interval(self.ranked(), k, level).times(self.metrics[self.select].sign)
+        return self._bounded(interval(self.ranked(), k, level)).times(self.metrics[self.select].sign)
+
+    def _bounded(self, estimate: Interval) -> Interval:
+        """Return an interval with open ends if the trials are not independent."""
+        return estimate if self.independent else Interval(estimate.median, -np.inf, np.inf)
 
     def can_draw(self, k: int) -> bool:
         """Return whether k trials can be drawn: always with replacement, else only if the pool has as many."""
@@ -171,12 +176,13 @@ class Outcome:
 
         A trial that misses the target counts as infinitely slow, so the median is infinite if most repetitions miss.
         """
-        return interval(self.steps, k, level)
+        return self._bounded(interval(self.steps, k, level))
 
     def reached(self, k: int, level: float = LEVEL) -> Chance:
         """Return the probability that one of k trials reaches the target, with its confidence interval."""
         bounds = chance_of_any(int(np.isfinite(self.steps).sum()), len(self.pool), k, level)
-        return replace(bounds, probability=self.steps_to_target(k).probability)
+        probability = self.steps_to_target(k).probability
+        return replace(bounds, probability=probability) if self.independent else Chance(probability, 0.0, 1.0)
 
     @cached_property
     def transient(self) -> int:

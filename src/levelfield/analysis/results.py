@@ -274,12 +274,11 @@ def default_k(study: Study, pools: Iterable[PoolCount]) -> int:
 def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Outcome]:
     """Return the outcome of each optimizer from the trials of its pool, including infeasible ones."""
     metrics = dict(workload_of(study).metrics)
+    drawn = {"replacement": study.replacement, "independent": study.is_tested}
 
     def outcome(name: str, tried: Sequence[Trial]) -> Outcome:
         pool = [trial for trial in tried if trial.feasible]
-        return with_cost(
-            Outcome(name, pool, len(tried), metrics, study.select, study.target, replacement=study.replacement), tried
-        )
+        return with_cost(Outcome(name, pool, len(tried), metrics, study.select, study.target, **drawn), tried)
 
     return {name: outcome(name, tried) for name, tried in trials.items()}
 

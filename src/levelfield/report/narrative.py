@@ -67,13 +67,14 @@ def sentences(results: Results) -> list[str]:
 def pool_sentence(study: Study) -> str | None:
     """Say what a pool is too small for; None if it is large enough."""
     needed = needed_trials(study.trials)
-    if study.pool >= needed or study.search == "grid":
+    if study.pool >= needed or study.search == "grid" or not study.is_tested:
         return None
     side = "above" if workload_of(study).metrics[study.select].sign < 0 else "below"
+    fewer = math.floor(study.pool * study.trials / needed)
     return (
         f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: {study.pool} trials do "
-        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more, or trials = "
-        f"{max(1, math.floor(study.pool * study.trials / needed))} or fewer."
+        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more"
+        + (f", or trials = {fewer} or fewer." if fewer else ".")
     )
 
 
@@ -98,10 +99,7 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
     if study.sampling:
         lines.append(sampling_sentence(study))
     if study.inferred:
-        lines.append(
-            "The search ranges were inferred from the trials: each reaches from the lowest to the highest value that "
-            "was tried, and may have been wider."
-        )
+        lines.append(inferred_sentence(study))
     lines += [*_code_of_pools(study, pools), *code_sentences, *failure_sentences(pools)]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
@@ -128,23 +126,32 @@ def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
     return lines
 
 
-_UNFAIR = (
-    "the best of K trials does not tell what a search with K trials would have found, the confidence intervals do not "
-    "hold, and nothing is tested"
-)
+_UNFAIR = "there are no confidence intervals, and nothing is tested"
+_NO_SEARCH = f"the best of them does not tell what another search would find: {_UNFAIR}"
 _SAMPLING = {
     "random": "were drawn at random, so the best of K trials is what random search with K trials would have found",
     "quasirandom": "are quasi-random, so the best of K trials is what such a search with K trials would have found",
     "grid": "lie on a grid, so the best of K trials is what K points drawn from that grid would have given",
-    "adaptive": f"were chosen by a tuner that learned from earlier trials, so they are not independent: {_UNFAIR}",
-    "manual": f"were chosen by hand: {_UNFAIR}",
-    "unknown": f"were chosen in an unknown way. Unless that was at random, {_UNFAIR}",
+    "adaptive": f"were chosen by a tuner that learned from earlier trials, so {_NO_SEARCH}",
+    "manual": f"were chosen by hand, so {_NO_SEARCH}",
+    "unknown": f'were chosen in an unknown way, so {_UNFAIR}. If it was at random, write sampling = "random" in the '
+    "study",
 }
 
 
 def sampling_sentence(study: Study) -> str:
     """Say how the points of imported trials were chosen, and what that allows."""
     return f"The hyperparameters of the imported trials {_SAMPLING[study.sampling or 'unknown']}."
+
+
+def inferred_sentence(study: Study) -> str:
+    """Say where search spaces come from that the trials themselves gave."""
+    if study.search == "grid":
+        return "The grid was inferred from the trials: it has all values that were tried."
+    return (
+        "The search ranges were inferred from the trials: each reaches from the lowest to the highest value that was "
+        "tried, and may have been wider."
+    )
 
 
 def provenance_sentences(results: Results) -> list[str]:
@@ -154,7 +161,8 @@ def provenance_sentences(results: Results) -> list[str]:
 
 def _provenance(entry: Mapping[str, Any]) -> str:
     if "imported" in entry:
-        return f"Imported from {entry['imported']}."
+        notes = f": {'; '.join(entry['notes'])}" if entry.get("notes") else ""
+        return f"Imported from {entry['imported']}{notes}."
     versions = [f"{name} {version}" for key in ("versions", "packages") for name, version in entry.get(key, {}).items()]
     device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
     precision = f", {entry['precision']}" if "precision" in entry else ""

@@ -82,6 +82,7 @@ def page_data(results: Results, figures: Sequence[Figure], version: str | None) 
     return {
         "k": results.k(),
         "replacement": study.replacement,
+        "independent": study.is_tested,
         "target": study.target is not None,
         "select": metrics.index(study.select),
         "report": metrics.index(reported_metric(results)),
