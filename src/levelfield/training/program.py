@@ -296,10 +296,11 @@ def _transformation(job: Job, slot: Slot) -> optax.GradientTransformationExtraAr
 
 def _scheduled(job: Job, hyperparameters: Hyper, name: str) -> Any:
     """Return the value of a hyperparameter. Every learning rate follows the schedule."""
-    value = hyperparameters[name]
-    if name != "learning_rate" and job.rule.hyperparameters[name].group != "learning rate":
+    value, own = hyperparameters[name], job.rule.hyperparameters
+    if name != "learning_rate" and own[name].group != "learning rate":
         return value
-    return schedule(job.schedule, job.steps, hyperparameters | {"learning_rate": value})
+    others = {other: number for other, number in hyperparameters.items() if other not in own}
+    return schedule(job.schedule, job.steps, others | {"learning_rate": value})
 
 
 def _options(job: Job, hyperparameters: Hyper) -> Hyper:
