@@ -28,6 +28,7 @@ from levelfield.hyperparameters import (
 )
 from levelfield.optax_optimizers import build_optimizer, optimizer_hyperparameters, refusal
 from levelfield.optax_signatures import function_hyperparameters, known_optimizers
+from levelfield.options import check_no_option
 from levelfield.registry import Packaged, Registry
 
 Update = Callable[..., tuple[Any, ...]]
@@ -74,6 +75,7 @@ class Rule:
         """Raise if a hyperparameter is unknown or missing."""
         for name in values:
             if name not in self.hyperparameters:
+                check_no_option(name, self.name)
                 raise UnknownName.of(f"hyperparameter of {self.name}", name, self.hyperparameters)
         for name, hyperparameter in self.hyperparameters.items():
             if hyperparameter.required and name not in values:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from levelfield.command import Command
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.hyperparameters import Hyperparameter, check_domain
-from levelfield.options import OPTIONS
+from levelfield.options import OPTIONS, check_no_option
 from levelfield.rules import Rule, declared_rule, get_rule, rule_file
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
@@ -438,20 +438,20 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     corrected = table.pop("corrected", {})
     kind, schedule = _schedule(table.pop("schedule", {}), study_schedule)
     rule = _rule(rule_name, table, workload)
-    if "learning_rate" not in rule.hyperparameters and (kind != "constant" or isinstance(workload, Workload)):
+    needs_rate = kind != "constant" or schedule or isinstance(workload, Workload)
+    if needs_rate and "learning_rate" not in rule.hyperparameters:
         raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
+    for both in sorted(rule.hyperparameters.keys() & schedule.keys()):
+        raise StudyError(f"schedule.{both}: {rule.name} has a {both} of its own; give it in the optimizer's table")
     for key in table.keys() & schedule.keys():
         raise StudyError(f"{key} is given both in the optimizer's table and in its schedule; keep the schedule's")
-    for both in sorted(rule.hyperparameters.keys() & schedule.keys()):
-        raise StudyError(
-            f"{both} is a hyperparameter of {rule.name}; give it in the optimizer's table, not the schedule's"
-        )
     for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys()):
         raise StudyError(f"{both} is a hyperparameter of both {rule.name} and {workload.name}; rename the workload's")
     space = Space.parse(table | schedule)
     domains = _domains(rule, kind, workload)
     for axis in space:
         if axis.name not in domains:
+            check_no_option(axis.name, rule.name)
             raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", axis.name, domains)
         check_domain(axis, domains[axis.name])
     for needed, domain in domains.items():

@@ -320,6 +320,17 @@ def _start(job: Job, seed: Any, hyperparameters: Hyper, model: tuple[Any, Any]) 
     return slot._replace(optimizer=without_keys(_transformation(job, slot).init(slot.params)))
 
 
+def start(job: Job) -> Slot:
+    """Return the shapes of a slot before the first step."""
+
+    def fresh(seed: Any, numbers: Hyper) -> Slot:
+        return _start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
+
+    seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
+    shapes: Slot = jax.eval_shape(fresh, seed, dict.fromkeys(job.traced, number))
+    return shapes
+
+
 def _step(job: Job, slot: Slot, batch: Any, key: Any, phase: Any) -> Slot:
     def objective(params: Any) -> tuple[Any, Any]:
         return job.workload.loss(params, slot.state, batch, key, slot.hyperparameters)
