@@ -100,43 +100,39 @@ def test_the_defaults_are_those_of_optax_and_pytorch() -> None:
 
 
 def test_cosine_with_warmup_is_that_of_optax() -> None:
-    theirs = optax.warmup_cosine_decay_schedule(0.0, RATE, 20, S, 0.1 * RATE)
+    theirs = optax.warmup_cosine_decay_schedule(RATE / 21, RATE, 20, S, 0.1 * RATE)
     ours = rates("cosine", warmup_steps=0.1, decay_factor=0.1)
     np.testing.assert_allclose(ours, jax.vmap(theirs)(jnp.arange(S)), rtol=1e-5, atol=1e-8)
 
 
 def test_a_warmup_before_pytorchs_scheduler() -> None:
-    """LinearLR cannot start at 0, so the first step is compared apart."""
-
     def build(on: Any) -> Any:
         schedulers, optimizer = on
-        parts = [schedulers.LinearLR(optimizer, 1e-12, 1.0, 20), schedulers.CosineAnnealingLR(optimizer, S - 20)]
+        parts = [schedulers.LinearLR(optimizer, 1 / 21, 1.0, 20), schedulers.CosineAnnealingLR(optimizer, S - 20)]
         return schedulers.SequentialLR(optimizer, parts, [20])
 
-    ours = rates("cosine", warmup_steps=0.1)
-    assert ours[0] == 0
-    np.testing.assert_allclose(ours, of_torch(build), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(rates("cosine", warmup_steps=0.1), of_torch(build), rtol=1e-9, atol=1e-12)
 
 
 def test_the_transformers_schedule() -> None:
-    """Vaswani et al. 2017: the rate rises in proportion to the step and then decays with its inverse square root."""
-    steps, warmup = np.arange(S), 20
-    with np.errstate(divide="ignore"):
-        theirs = RATE * np.minimum(steps / warmup, np.sqrt(warmup / steps))
-    np.testing.assert_allclose(rates("inverse_sqrt", warmup_steps=0.1, timescale=0.1 / 0.9), theirs, rtol=1e-12)
+    """Vaswani et al. 2017 count steps from 1; the rate rises with the step, then falls with its inverse square root."""
+    steps, warmup = np.arange(1, S + 1), 21
+    theirs = RATE * np.minimum(steps / warmup, np.sqrt(warmup / steps))
+    np.testing.assert_allclose(rates("inverse_sqrt", warmup_steps=20 / S, timescale=21 / (S - 20)), theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_after_a_warmup_a_schedule_takes_the_remaining_steps(kind: str) -> None:
     warm = rates(kind, warmup_steps=0.2, **NUMBERS[kind])
-    np.testing.assert_allclose(warm[:40], RATE * np.arange(40) / 40, rtol=1e-12)
+    np.testing.assert_allclose(warm[:40], RATE * np.arange(1, 41) / 41, rtol=1e-12)
     np.testing.assert_allclose(warm[40:], rates(kind, S - 40, **NUMBERS[kind]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
 def test_extreme_lengths_leave_the_rate_finite(kind: str) -> None:
     np.testing.assert_allclose(rates(kind, warmup_steps=0.0, **NUMBERS[kind]), rates(kind, **NUMBERS[kind]), rtol=1e-12)
-    np.testing.assert_allclose(rates(kind, warmup_steps=1.0, **NUMBERS[kind]), RATE * np.arange(S) / S, rtol=1e-12)
+    only_warmup = RATE * np.arange(1, S + 1) / (S + 1)
+    np.testing.assert_allclose(rates(kind, warmup_steps=1.0, **NUMBERS[kind]), only_warmup, rtol=1e-12)
     for share in (1e-6, 1.0):
         lengths = {name: share for name in NUMBERS[kind] if not name.endswith(("_factor", "power"))}
         assert np.isfinite(rates(kind, **NUMBERS[kind] | lengths)).all()
@@ -162,6 +158,13 @@ def test_a_trial_follows_its_schedule_and_warmup() -> None:
         params = {name: params[name] - rate * slopes[name] for name in params}
         losses.append(errors(params).mean())
     np.testing.assert_allclose(trial.curve.values["train_loss"], losses[2::3], rtol=1e-5)
+
+
+def test_a_warmup_does_not_start_at_0() -> None:
+    """Prodigy divides by the learning rate of the first steps."""
+    prodigy = job(get_rule("optax.contrib.prodigy"), "warmup_steps")
+    (trial,) = train(prodigy, {"learning_rate": 1.0, "warmup_steps": 0.5})
+    assert np.isfinite(trial.curve.values["train_loss"]).all()
 
 
 def study(schedule: Any, **optimizers: Any) -> lf.Study:

@@ -147,12 +147,15 @@ def schedule(kind: str, steps: int, hyperparameters: Mapping[str, Any]) -> Any:
 
 
 def _after_warmup(rate: Callable[..., Any], steps: int, learning_rate: Any, warmup_steps: Any, t: Any) -> Any:
-    """Rise linearly from 0 to learning_rate over the first warmup_steps · steps steps, rounded to whole steps."""
+    """Rise linearly to learning_rate over the first W = warmup_steps · steps steps, rounded to whole steps.
+
+    The first rate is learning_rate / (W + 1), not 0: the first step would be lost, and Prodigy would divide by it.
+    """
     length = warmup_steps * steps
     xp = namespace(t * length)
     length = xp.round(length)
     later = rate(xp.maximum(t - length, 0.0), steps=xp.maximum(steps - length, 1.0))
-    return xp.where(t < length, learning_rate * t / xp.maximum(length, 1.0), later)
+    return xp.where(t < length, learning_rate * (t + 1) / (length + 1), later)
 
 
 def special_case(special: str, general: str) -> dict[str, float] | None:

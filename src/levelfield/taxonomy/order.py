@@ -294,6 +294,8 @@ def _outside(study: Study, special: str, general: str) -> str | None:
             continue
         places = places_on(axis, values, (len(points),))
         first, *others = set(places.coordinates.tolist())
+        if first is None and not others:
+            return f"{special} does not set {axis.key}, for which {general} needs a value"
         if (free[0] == free[1] or not others) and places.beyond.any():
             single = not others and first is not None
             outside.append(f"{axis.key} = {format_number(first)}" if single else axis.key)
