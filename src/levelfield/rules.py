@@ -26,8 +26,8 @@ from levelfield.hyperparameters import (
     Hyperparameter,
     check_hyperparameters,
 )
-from levelfield.optax_optimizers import build_optimizer, optimizer_hyperparameters, refusal
-from levelfield.optax_signatures import function_hyperparameters, known_optimizers
+from levelfield.optax_optimizers import build_optimizer, closest, optimizer_hyperparameters, refusal
+from levelfield.optax_signatures import function_hyperparameters
 from levelfield.options import check_no_option
 from levelfield.registry import Packaged, Registry
 
@@ -349,9 +349,9 @@ def _optax_rule(name: str) -> Rule:
         raise UsageError(f"{name} cannot be trained: {reason}")
     hyperparameters = optimizer_hyperparameters(function)
     if hyperparameters is None:
-        known = [f"optax.{other}" for other in known_optimizers()]
-        moved = f"optax.contrib.{function}"
-        raise UnknownName.of("optax optimizer", name, [moved] if moved in known else known)
+        other = closest(function)
+        hint = f"did you mean 'optax.{other}'?" if other else "docs/optimizers.md lists them all"
+        raise UnknownName(f"unknown optax optimizer {name!r}; {hint}")
     usual = _USUAL_IN_OPTAX | {"learning_rate": _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)}
     return Rule(
         name,
