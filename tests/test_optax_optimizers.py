@@ -97,9 +97,18 @@ def test_every_number_can_be_searched_and_every_other_value_set() -> None:
         check_rule(searched, dict.fromkeys(searched.traced, 0.5))
 
 
-@pytest.mark.parametrize("name", ["sm3", "rprop", "optimistic_adam"])
+NO_SCHEDULE = ["optimistic_adam", "rprop", "sm3"]
+
+
+def test_all_other_optimizers_take_a_schedule() -> None:
+    for name in set(TRAINED) - set(NO_SCHEDULE):
+        scheduled = job(get_rule(f"optax.{name}"), "warmup_steps", schedule="cosine")
+        check_rule(scheduled, dict.fromkeys(scheduled.traced, 0.5))
+
+
+@pytest.mark.parametrize("name", NO_SCHEDULE)
 def test_an_optimizer_that_takes_no_schedule_says_so(name: str) -> None:
-    schedule = {"kind": "linear", "decay_steps": 1.0, "decay_factor": 0.1}
+    schedule = {"kind": "linear"} if name != "rprop" else {"kind": "constant", "warmup_steps": 0.5}
     optimizers = {"x": {"rule": f"optax.{name}", "learning_rate": 0.1}}
     study = lf.Study(workload="quadratic", steps=2, trials=1, pool=1, schedule=schedule, optimizers=optimizers)
     with pytest.raises(StudyError, match=rf'optax.{name} cannot be trained with a schedule .* kind = "constant"'):
