@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from levelfield.arrays import sqrt
-from levelfield.errors import SpaceError, UnknownName, UsageError
+from levelfield.errors import SpaceError, UnknownName
 from levelfield.hyperparameters import (
     FRACTION,
     NOT_NEGATIVE,
@@ -346,7 +346,7 @@ def rule_packages(name: str) -> dict[str, str]:
 def _optax_rule(name: str) -> Rule:
     function = name.removeprefix("optax.")
     if reason := refusal(function):
-        raise UsageError(f"{name} cannot be trained: {reason}")
+        raise SpaceError(f"{name} cannot be trained: {reason}")
     hyperparameters = optimizer_hyperparameters(function)
     if hyperparameters is None:
         other = closest(function)
