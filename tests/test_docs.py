@@ -25,7 +25,8 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/statistics.md", "docs/taxonomy.md", "docs/report.md", "docs/search.md"]
+    "document",
+    ["README.md", "docs/statistics.md", "docs/taxonomy.md", "docs/report.md", "docs/search.md", "docs/optimizers.md"],
 )
 def test_python_in_documents_runs(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -38,6 +39,13 @@ def test_the_documented_study_is_valid():
     text, _ = blocks("docs/studies.md", "toml")
     study = lf.Study(**tomllib.loads(text))
     assert list(study.optimizers) == ["momentum", "adam_default", "adamw"]
+
+
+def test_the_documented_options_and_schedule_are_valid():
+    options, schedule = (tomllib.loads(text) for text in blocks("docs/optimizers.md", "toml"))
+    study = lf.Study(**options, **schedule)
+    assert study.optimizer("momentum").schedule == "cosine"
+    assert len(study.optimizer("momentum").space.free) == 6
 
 
 def test_the_documented_entry_points_are_those_that_are_looked_for(monkeypatch):

@@ -174,6 +174,29 @@ def test_a_worker_imports_once_and_seeds_every_trial(tmp_path):
     assert len(set(forward.values())) == 5
 
 
+def test_a_rule_and_a_schedule_have_each_their_own_warmup(tmp_path):
+    """A rule that levelfield does not know keeps a warmup of its own, in steps; a schedule's is a fraction."""
+    code = write(
+        tmp_path,
+        "rates = [trial.learning_rate(step) for step in range(trial.steps)]\n"
+        f"pathlib.Path({str(tmp_path)!r}, trial.name).write_text(str(rates))\n"
+        "trial.report(trial.steps, train_loss=1.0)",
+    )
+    own = {"rule": "my.Optimizer", "learning_rate": 0.4, "warmup_steps": 500}
+    scheduled = {"rule": "my.Optimizer", "learning_rate": 0.4, "schedule": {"kind": "linear", "warmup_steps": 0.5}}
+    train_all(study_of(code, {"own": own, "scheduled": scheduled}, steps=4, eval_interval=4), workers=1)
+    assert json.loads((tmp_path / "own").read_text()) == [0.4] * 4
+    assert json.loads((tmp_path / "scheduled").read_text()) == pytest.approx([0.4 / 3, 0.8 / 3, 0.4, 0.2])
+
+
+def test_options_are_refused_where_custom_code_trains(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    for option in ("clip_norm", "weight_decay", "ema_decay"):
+        table = {"learning_rate": 0.4, option: 0.1}
+        with pytest.raises(SpaceError, match=f"{option} is not a hyperparameter of sgd but an option"):
+            study_of(code, {"sgd": table}, steps=4)
+
+
 def test_a_trial_is_told_what_to_train(tmp_path):
     code = write(
         tmp_path,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import re
 from typing import Any
 
 from levelfield.hyperparameters import Hyperparameter
-from levelfield.optax_signatures import arguments, optimizer_function
+from levelfield.optax_signatures import arguments, known_optimizers, optimizer_function
 from levelfield.optax_signatures import optimizer_hyperparameters as signature
 
 _WRAPS = "it wraps another optimizer"
-_REGISTER = "register the combination as a rule (docs/studies.md)"
+_REGISTER = "register the combination as a rule (docs/optimizers.md)"
 _PER_EXAMPLE = "it needs the gradient of each example, and workloads give that of a batch"
 _REFUSED = {
+    "lookahead": f"{_WRAPS} and trains pairs of weights; {_REGISTER}",
     "contrib.sam": f"{_WRAPS} and takes gradients at two points in turn; {_REGISTER}",
     "contrib.mechanize": f"{_WRAPS}; {_REGISTER}",
     "contrib.schedule_free": f"{_WRAPS}; use optax.contrib.schedule_free_adamw or schedule_free_sgd, or {_REGISTER}",
@@ -24,13 +26,25 @@ _REFUSED = {
     "contrib.differentially_private_aggregate": _PER_EXAMPLE,
 }
 
-# A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps.
-_LEFT_OUT = {"warmup_steps"}
+# A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps. Trials have seeds.
+_LEFT_OUT = {"warmup_steps", "seed"}
 
 _MUON = "contrib.muon"
 _OUTER = re.compile(r"\b(\w+_)?(embedding|head)\b")  # parameters, or layers, of these names
 _SWITCH = Hyperparameter(required=False, traced=False, kind="switch", default=False)
 _OF_MUON = {"reshape": _SWITCH, "hidden_only": _SWITCH}  # see _matrices
+
+
+def optax_optimizers() -> list[str]:
+    """Return the names of all of optax's optimizers, those that cannot be trained included. This imports optax."""
+    return sorted({*known_optimizers(), *_REFUSED}, key=lambda name: (name.startswith("contrib."), name))
+
+
+def closest(name: str) -> str:
+    """Return the name of the optimizer that a misspelled one resembles, or "". This imports optax."""
+    names = {known.rpartition(".")[2]: known for known in optax_optimizers()}
+    found = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
+    return names[found[0]] if found else ""
 
 
 def refusal(name: str) -> str:

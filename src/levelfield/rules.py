@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from levelfield.arrays import sqrt
-from levelfield.errors import SpaceError, UnknownName, UsageError
+from levelfield.errors import SpaceError, UnknownName
 from levelfield.hyperparameters import (
     FRACTION,
     NOT_NEGATIVE,
@@ -26,8 +26,9 @@ from levelfield.hyperparameters import (
     Hyperparameter,
     check_hyperparameters,
 )
-from levelfield.optax_optimizers import build_optimizer, optimizer_hyperparameters, refusal
-from levelfield.optax_signatures import function_hyperparameters, known_optimizers
+from levelfield.optax_optimizers import build_optimizer, closest, optimizer_hyperparameters, refusal
+from levelfield.optax_signatures import function_hyperparameters
+from levelfield.options import check_no_option
 from levelfield.registry import Packaged, Registry
 
 Update = Callable[..., tuple[Any, ...]]
@@ -71,6 +72,7 @@ class Rule:
         """Raise if a hyperparameter is unknown or missing."""
         for name in values:
             if name not in self.hyperparameters:
+                check_no_option(name, self.name)
                 raise UnknownName.of(f"hyperparameter of {self.name}", name, self.hyperparameters)
         for name, hyperparameter in self.hyperparameters.items():
             if hyperparameter.required and name not in values:
@@ -378,12 +380,12 @@ def rule_packages(name: str) -> dict[str, str]:
 def _optax_rule(name: str) -> Rule:
     function = name.removeprefix("optax.")
     if reason := refusal(function):
-        raise UsageError(f"{name} cannot be trained: {reason}")
+        raise SpaceError(f"{name} cannot be trained: {reason}")
     hyperparameters = optimizer_hyperparameters(function)
     if hyperparameters is None:
-        known = [f"optax.{other}" for other in known_optimizers()]
-        moved = f"optax.contrib.{function}"
-        raise UnknownName.of("optax optimizer", name, [moved] if moved in known else known)
+        other = closest(function)
+        hint = f"did you mean 'optax.{other}'?" if other else "docs/optimizers.md lists them all"
+        raise UnknownName(f"unknown optax optimizer {name!r}; {hint}")
     usual = _USUAL_IN_OPTAX | {"learning_rate": _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)}
     return Rule(
         name,

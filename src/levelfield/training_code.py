@@ -93,7 +93,8 @@ class TrialRun:
     batch_size: int | None
     device: str  # "cuda" if the worker has a GPU, otherwise "cpu"
     index: int  # the trial's, in the optimizer's sequence of points
-    schedule: str  # the kind of schedule; its numbers are among the hyperparameters
+    schedule: str  # the kind of schedule
+    scheduled: frozenset[str]  # which of the hyperparameters are the schedule's
     workload: BaseWorkload
     precision: Precision = "tf32"  # that the study asks for: the code decides what to do about it
     curve: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # what was reported, step by step
@@ -101,7 +102,8 @@ class TrialRun:
 
     @functools.cached_property
     def _rate(self) -> Any:
-        return schedule(self.schedule, self.steps, self.hyperparameters)
+        names = self.scheduled | {"learning_rate"}
+        return schedule(self.schedule, self.steps, {name: self.hyperparameters[name] for name in names})
 
     def learning_rate(self, step: int) -> float:
         """Return the scheduled learning rate of a step, counted from 0."""

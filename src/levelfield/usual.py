@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from levelfield.formatting import format_number
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
-from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Choice, Dimension, Fixed, Integer, Space
 from levelfield.study import Optimizer, Study, built_in_studies, load_study, workload_of
 
@@ -174,7 +173,7 @@ def _space_key(study: Study, optimizer: Optimizer) -> Any:
 
 def _axis_key(optimizer: Optimizer, axis: Axis) -> Any:
     """Return the rule and the hyperparameter; a schedule's mean different things in different kinds of schedules."""
-    return optimizer.rule.name, axis.name, optimizer.schedule if axis.name in SCHEDULES[optimizer.schedule] else ""
+    return optimizer.rule.name, axis.name, optimizer.schedule if axis.name in optimizer.scheduled else ""
 
 
 def _is_far(study: Study, optimizer: Optimizer, axis: Axis) -> str:

@@ -22,6 +22,7 @@ from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
+from levelfield.training.parts import parts
 from levelfield.training.precision import products
 from levelfield.training.program import Program, program, use_every_core
 from levelfield.training.slots import train
@@ -232,6 +233,11 @@ def job(study: Study, optimizer: str) -> Job:
     of_rule = [axis for axis in chosen.space if axis.name in traced and axis.name in about and axis.extremes]
     fixed = [axis for axis in of_rule if not axis.dimension.free and about[axis.name].group != "learning rate"]
     return with_branches(found, tuple((axis.name, axis.extremes[0]) for axis in fixed))
+
+
+def parts_of(study: Study, optimizer: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return which parameters each part of an optimizer's rule updates; nothing if it treats all alike."""
+    return parts(job(study, optimizer))
 
 
 def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:

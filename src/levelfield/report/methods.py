@@ -13,7 +13,8 @@ from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
 from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence
 from levelfield.report.spaces import space_tables
-from levelfield.study import Refined, Study, workload_of
+from levelfield.schedules import WARMUP
+from levelfield.study import Optimizer, Refined, Study, workload_of
 from levelfield.taxonomy.order import inclusions
 
 Section = tuple[str, list[str]]  # heading and sentences
@@ -35,10 +36,15 @@ def _setup(results: Results) -> Iterator[str]:
         f"Each trial trained for {pluralize(study.steps, 'step')}{_batch(study)} and was evaluated {_evaluated(study)}."
     )
     yield from _precision(study)
-    schedules = join_words(list(dict.fromkeys(optimizer.schedule for optimizer in study.optimizers.values())), "or")
+    schedules = join_words(list(dict.fromkeys(map(_schedule, study.optimizers.values()))), "or")
     yield f"Learning-rate schedule: {schedules}."
     if study.scale < 1:
         yield f"This was a dry run at {study.scale:.2g} of the study's steps, trials, and pool."
+
+
+def _schedule(optimizer: Optimizer) -> str:
+    warmup = WARMUP in optimizer.scheduled and WARMUP in optimizer.space.names
+    return f"{optimizer.schedule}{' after a linear warmup' if warmup else ''}"
 
 
 def _batch(study: Study) -> str:

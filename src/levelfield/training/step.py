@@ -156,6 +156,17 @@ def step(job: Job, gradients: Gradients, slots: Slot, batch: Any, phase: Any) ->
     return jax.vmap(update)(slots, batch, keys, losses, found, state)
 
 
+def started(job: Job) -> Slot:
+    """Return the shapes of a slot before the first step."""
+
+    def fresh(seed: Any, numbers: Hyper) -> Slot:
+        return start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
+
+    seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
+    shapes: Slot = jax.eval_shape(fresh, seed, dict.fromkeys(job.traced, number))
+    return shapes
+
+
 def one_step(job: Job, batch: Any) -> Slot:
     """Return the shapes of slots, of which there is one, after a step on a batch of these shapes."""
 
@@ -184,10 +195,11 @@ def _transformation(job: Job, slot: Slot) -> optax.GradientTransformationExtraAr
 
 def _scheduled(job: Job, hyperparameters: Hyper, name: str) -> Any:
     """Return the value of a hyperparameter. Every learning rate follows the schedule."""
-    value = hyperparameters[name]
-    if name != "learning_rate" and job.rule.hyperparameters[name].group != "learning rate":
+    value, own = hyperparameters[name], job.rule.hyperparameters
+    if name != "learning_rate" and own[name].group != "learning rate":
         return value
-    return schedule(job.schedule, job.steps, hyperparameters | {"learning_rate": value})
+    others = {other: number for other, number in hyperparameters.items() if other not in own}
+    return schedule(job.schedule, job.steps, others | {"learning_rate": value})
 
 
 def options_of(job: Job, hyperparameters: Hyper) -> Hyper:
