@@ -27,6 +27,16 @@ def power_iteration(matrix: Any, basis: Any) -> tuple[Any, Any]:
     return orthonormal(product[:, order]), order
 
 
+def left_singular_vectors(matrix: Any) -> Any:
+    """Return an orthonormal basis of a matrix's rows: its left singular vectors, the largest first, and the rest."""
+    n, columns = matrix.shape
+    matrix = _scaled(matrix)
+    if n <= columns:
+        return eigenvectors(matrix @ matrix.T)
+    along = matrix @ eigenvectors(matrix.T @ matrix)  # finds them from the smaller side
+    return orthonormal(jnp.pad(along, ((0, 0), (0, n - columns))))
+
+
 def orthonormal(matrix: Any) -> Any:
     """Return the Q of the QR decomposition of a square matrix, by Householder's method in panels of columns."""
     n = len(matrix)

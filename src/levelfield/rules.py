@@ -153,6 +153,7 @@ def size(usual: int) -> Hyperparameter:
     return optional(Hyperparameter(low=1, usual=usual, kind="integer", traced=False))
 
 
+_DECAY = optional(replace(NOT_NEGATIVE, usual=0.0, usual_range=(0.0, 1e1)))
 _RMS = {"rho": decay(0.9, _RHO), "epsilon": damping(1e-10)}
 _MOMENTS = {"beta1": decay(0.9, _BETA1), "beta2": decay(0.999, _BETA2), "epsilon": damping(1e-8)}
 
@@ -244,13 +245,25 @@ def transformation(**hyperparameters: Hyperparameter) -> Callable[[Callable[...,
     beta1=optional(decay(0.95, _BETA1)),
     beta2=optional(decay(0.95, _BETA2)),
     epsilon=optional(damping(1e-8)),
-    weight_decay=optional(replace(NOT_NEGATIVE, usual=0.0, usual_range=(0.0, 1e1))),
+    weight_decay=_DECAY,
     precondition_frequency=size(10),
     max_precondition_dim=size(10_000),
 )
 def soap(**hyperparameters: Any) -> Any:
     """Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024)."""
     return importlib.import_module("levelfield.soap").soap(**hyperparameters)
+
+
+@transformation(
+    learning_rate=STEP_SIZE,
+    beta1=optional(decay(0.9, _BETA1)),
+    beta2=optional(decay(0.999, _BETA2)),
+    epsilon=optional(damping(1e-8)),
+    weight_decay=_DECAY,
+)
+def cautious_adamw(**hyperparameters: Any) -> Any:
+    """AdamW that leaves out what disagrees with the gradient (Liang et al. 2024)."""
+    return importlib.import_module("levelfield.cautious").cautious_adamw(**hyperparameters)
 
 
 # Rules from elsewhere: optax's and registered ones

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from levelfield.eigenbasis import eigenvectors, power_iteration
+from levelfield.eigenbasis import left_singular_vectors, power_iteration
 
 Axes = dict[int, jax.Array]  # by the axis of a parameter
 
@@ -80,44 +80,46 @@ def soap(
         weights = jax.tree.leaves(params)
         moved = [move(*held) for held in _together(leaves, state.momentum, state.second_moment, state.bases, weights)]
         changes, momentum, second = ([column[i] for column in moved] for i in range(3))
-        factors = [
-            {axis: beta2 * p + (1 - beta2) * _outer(g, axis) for axis, p in axes.items()}
-            for g, axes in _together(leaves, state.factors)
-        ]
-        bases = _when(t == 0, lambda _: _by_size(eigenvectors, factors), state.bases)
-        bases, second = _when(
-            (t > 0) & (t % precondition_frequency == 0), lambda held: _refreshed(factors, *held), (bases, second)
-        )
+        unfolded = [{axis: _unfold(g, axis) for axis in axes} for g, axes in _together(leaves, state.bases)]
+        factors = jax.tree.map(lambda p, side: beta2 * p + (1 - beta2) * side @ side.T, state.factors, unfolded)
+        bases = _when(t == 0, lambda _, sides: _by_shape(left_singular_vectors, sides), state.bases, unfolded)
+        refresh = (t > 0) & (t % precondition_frequency == 0)
+        bases, second = _when(refresh, _refreshed, (bases, second), factors)
         return jax.tree.unflatten(structure, changes), SoapState(t + 1, momentum, second, factors, bases)
 
     return optax.GradientTransformation(init, update)
 
 
-def _when(needed: Any, compute: Callable[[Any], Any], held: Any) -> Any:
-    """Return ``compute(held)`` if that is needed, and otherwise what is held.
+def _when(needed: Any, compute: Callable[[Any, Any], Any], held: Any, inputs: Any) -> Any:
+    """Return ``compute(held, inputs)`` if that is needed, and otherwise what is held.
 
     Under vmap, ``lax.cond`` would compute it in every step of every slot; this loop runs only when a slot needs it.
     """
-    return jax.lax.while_loop(
-        lambda carried: carried[0], lambda carried: (jnp.zeros_like(needed), compute(carried[1])), (needed, held)
-    )[1]
+
+    def body(carried: tuple[Any, Any]) -> tuple[Any, Any]:
+        # The inputs seem to depend on the loop; otherwise XLA would compute what depends on them alone in every step.
+        seeming = jax.tree.map(lambda leaf: jnp.where(carried[0], leaf, 0), inputs)
+        return jnp.zeros_like(needed), compute(carried[1], seeming)
+
+    return jax.lax.while_loop(lambda carried: carried[0], body, (needed, held))[1]
 
 
-def _refreshed(factors: list[Axes], bases: list[Axes], second: list[Any]) -> tuple[list[Axes], list[Any]]:
+def _refreshed(held: tuple[list[Axes], list[Any]], factors: list[Axes]) -> tuple[list[Axes], list[Any]]:
     """Return the bases after a power iteration, and the second moments in the order of their vectors."""
-    found = _by_size(power_iteration, factors, bases)
+    bases, second = held
+    found = _by_shape(power_iteration, factors, bases)
     for i, axes in enumerate(found):
         for axis, (_, order) in axes.items():
             second = [*second[:i], jnp.take(second[i], order, axis), *second[i + 1 :]]
     return [{axis: basis for axis, (basis, _) in axes.items()} for axes in found], second
 
 
-def _by_size(function: Callable[..., Any], *trees: list[Axes]) -> list[dict[int, Any]]:
-    """Apply a function to every axis, to all matrices of one size at once: that compiles and runs faster."""
+def _by_shape(function: Callable[..., Any], *trees: list[Axes]) -> list[dict[int, Any]]:
+    """Apply a function to every axis, to all matrices of one shape at once: that compiles and runs faster."""
     places: dict[Any, list[tuple[int, int]]] = {}
     for i, axes in enumerate(trees[0]):
         for axis, matrix in axes.items():
-            places.setdefault((len(matrix), matrix.dtype), []).append((i, axis))
+            places.setdefault((matrix.shape, matrix.dtype), []).append((i, axis))
     results: list[dict[int, Any]] = [{} for _ in trees[0]]
     for alike in places.values():
         stacks = [jnp.stack([tree[i][axis] for i, axis in alike]) for tree in trees]
@@ -138,7 +140,6 @@ def _project_back(tensor: Any, bases: Axes) -> Any:
     return _project(tensor, {axis: basis.T for axis, basis in bases.items()})
 
 
-def _outer(gradient: Any, axis: int) -> Any:
-    """Return G Gᵀ for the first axis of a matrix and Gᵀ G for the second."""
-    others = [other for other in range(gradient.ndim) if other != axis]
-    return jnp.tensordot(gradient, gradient, (others, others))
+def _unfold(tensor: Any, axis: int) -> Any:
+    """Return a tensor as a matrix whose rows are an axis: G for the first axis of a matrix, Gᵀ for the second."""
+    return jnp.moveaxis(tensor, axis, 0).reshape(tensor.shape[axis], -1)
