@@ -223,7 +223,7 @@ def check(
 
     The check shows how much of a special case's search space, such as momentum's, the search space of a more general
     optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
-    those of the built-in studies.
+    what 'levelfield suggest' prints.
     """
     from levelfield.formatting import format_duration, pluralize
     from levelfield.report.narrative import pool_sentence
