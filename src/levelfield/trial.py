@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from numbers import Real
 from typing import Any, NamedTuple
@@ -123,6 +124,25 @@ class FailedTrial:
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """What a step of one trial takes of a device while it trains some trials of the optimizer, and nothing else.
+
+    Evaluations are not counted.
+    """
+
+    seconds: float  # of the stretch of training, divided by its steps and by the trials side by side
+    slots: int  # trials side by side
+    device: str = ""
+    stretches: int = 1  # of training that were timed; ``seconds`` is their median
+
+    @classmethod
+    def median(cls, measured: Sequence[StepTime]) -> StepTime:
+        """Return the median of stretches on the same device with the same number of slots."""
+        seconds = statistics.median(each.seconds for each in measured)
+        return replace(measured[0], seconds=seconds, stretches=len(measured))
+
+
+@dataclass(frozen=True)
 class Progress:
     """What a stretch of training of one optimizer's trials brought."""
 
@@ -136,6 +156,7 @@ class Progress:
     note: str = ""  # something the user should know; mostly empty
     error: BaseException | None = None  # what made trials fail, where it is at hand
     resumed_steps: int = 0  # trained before this run, of trials that now continue from a checkpoint
+    step_time: StepTime | None = None  # if it was measured in this stretch, and nothing else was trained
 
     @property
     def ended(self) -> list[int]:

@@ -61,6 +61,10 @@ def compare(
     reruns: Annotated[
         int, typer.Option(metavar="n", min=0, help="Also train the best trials again with this many new seeds.")
     ] = 0,
+    seconds: Annotated[
+        bool,
+        typer.Option("--seconds", help="Measure how long steps take, where it is not known from training the trials."),
+    ] = False,
     stale: Stale = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
@@ -76,7 +80,9 @@ def compare(
     problem: SearchExhausted | TrialFailed | None
     try:
         with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
-            results, problem = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
+            results, problem = compare(
+                study, location, seed_inclusions=seed_inclusions, reruns=reruns, seconds=seconds, **options
+            )
         comparison = Comparison(results)
     except TrialFailed as error:
         comparison, problem = Comparison.load(study, location), error
@@ -438,6 +444,7 @@ def _show(
                 "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
                 "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
+                "step_times": {name: asdict(measured) for name, measured in comparison.step_times.items()},
                 "sentences": comparison.sentences(),
                 "failures": {
                     name: [asdict(failure) for failure in failed] for name, failed in comparison.failures.items()

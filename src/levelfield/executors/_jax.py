@@ -25,7 +25,7 @@ from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.program import Job, Program, program, use_every_core
 from levelfield.training.slots import train
-from levelfield.trial import Failure, Point, Progress
+from levelfield.trial import Failure, Point, Progress, StepTime
 from levelfield.user_code import failure_details, failure_line
 from levelfield.workload import Workload
 
@@ -91,7 +91,7 @@ class JaxExecutor:
                 for progress in train(compiled, optimizer, next_points, checkpoints):
                     for index in progress.ended:
                         del in_flight[index]
-                    yield replace(progress, provenance=self._provenance)
+                    yield replace(progress, provenance=self._provenance, step_time=self._on_device(progress))
                 return
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
@@ -105,6 +105,11 @@ class JaxExecutor:
                 note = f"out of memory with {slots} slots; continuing with {_halved(slots)}"
                 yield Progress(optimizer, running=len(in_flight), note=note)
                 slots = _halved(slots)
+
+    def _on_device(self, progress: Progress) -> StepTime | None:
+        """Return how long a step took, with the device that it was measured on."""
+        device = f"{self._provenance['devices']} × {self._provenance['device']}"
+        return progress.step_time and replace(progress.step_time, device=device)
 
     def _checkpoints(self, study: Study, optimizer: str, compiled: Program) -> Checkpoints | None:
         if self._folder is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -146,6 +147,7 @@ class Program:
 
     def __init__(self, job: Job, slots: int) -> None:
         self.job, self.slots = job, slots
+        self.step_seconds = 0.0
         self.metrics = tuple(job.workload.metrics)
         self._common = common = _common(job.workload, slots)
         interval = min(job.eval_interval, job.steps)
@@ -234,8 +236,14 @@ class Program:
             self._feeds.close(slot)
 
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
-        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics)."""
-        held = self.train(held)
+        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics).
+
+        ``step_seconds`` then has what a step of one slot took. Empty slots take as long as others.
+        """
+        jax.block_until_ready(held)
+        begun = time.perf_counter()
+        held = jax.block_until_ready(self.train(held))
+        self.step_seconds = (time.perf_counter() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
         params = self._weights(held) if self._weights else held.params
         return held, self._common.evaluate((params, held.state))
 
