@@ -27,14 +27,6 @@ const COLUMNS = new Map(Object.entries({
       return [median === Infinity ? "not reached" : formatCount(median), ends];
     },
   },
-  seconds: {
-    cell: (view, optimizer) => {
-      const { median, low, high } = optimizer.secondsInterval(view.k);
-      if (Number.isNaN(median)) return [CONSTANTS.missing];
-      const ends = low === Infinity ? "not reached" : formatEnds(formatSeconds, low, high);
-      return [median === Infinity ? "not reached" : formatSeconds(median), ends];
-    },
-  },
   reached: {
     cell: (view, optimizer) => {
       const { probability, low, high } = optimizer.reachedBy(view.k);

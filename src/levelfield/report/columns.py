@@ -50,6 +50,7 @@ class Column:
     is_number: bool = True
     is_long: bool = False  # too long for a table in the terminal or in LaTeX
     is_secondary: bool = False  # left out on a narrow terminal
+    in_figure: bool = False  # left out on the page, which has a figure of it
 
 
 def reported_metric(results: Results) -> str:
@@ -72,7 +73,8 @@ def shown_columns(results: Results) -> list[Column]:
 
 def page_columns(results: Results) -> list[Column]:
     """Return the columns of the page, including those that its reader can ask for."""
-    return [column for column in COLUMNS if column.shown(results) or column.possible(results)]
+    columns = [column for column in COLUMNS if not column.in_figure]
+    return [column for column in columns if column.shown(results) or column.possible(results)]
 
 
 def _median_text(results: Results, outcome: Outcome, k: int) -> Text:
@@ -227,6 +229,7 @@ COLUMNS = (
         numbers=_seconds_numbers,
         shown=_has_seconds,
         is_secondary=True,
+        in_figure=True,
     ),
     Column("reached", heading=lambda results: Text("reached", CONFIDENCE), text=_reached_text, shown=_has_target),
     Column(

@@ -38,13 +38,6 @@ const formatPercent = value => (Number.isNaN(value) ? CONSTANTS.missing : `${hal
 const formatCount = value =>
   (Number.isNaN(value) ? CONSTANTS.missing : Math.round(halfToEven(value, 0)).toLocaleString("en-US"));
 
-function formatSeconds(seconds) {
-  if (!Number.isFinite(seconds)) return CONSTANTS.missing;
-  const [value, unit] = seconds < 0.1 ? [1000 * seconds, "ms"] : [seconds, "s"];
-  const rounded = halfToEven(value, 1 - Math.floor(Math.log10(value)));
-  return `${Number(rounded.toPrecision(2)).toLocaleString("en-US", { maximumFractionDigits: 9 })} ${unit}`;
-}
-
 const formatPValue = value => (Number.isNaN(value) ? CONSTANTS.missing : formatGeneral(value, CONSTANTS.pValueDigits));
 
 /** "a", "a and b", "a, b, and c" */
