@@ -184,6 +184,11 @@ class Outcome:
             raise UsageError(f"{self.name}: how long its steps take was not measured; 'compare --seconds' measures it")
         return self.step_time.seconds
 
+    def seconds_to_target(self, k: int) -> Reached:
+        """Return the seconds that the fastest of k trials takes to the target, as ``steps_to_target``."""
+        steps, step = self.steps_to_target(k), self.step_seconds
+        return Reached(step * steps.mean, step * steps.low, step * steps.high, steps.probability)
+
     def seconds_interval(self, k: int, level: float = LEVEL) -> Interval:
         """Return the median seconds to the target of the fastest of k, as ``steps_interval``, without evaluations.
 
