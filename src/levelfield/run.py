@@ -284,7 +284,7 @@ def measure_steps(study: Study, store: Store, executor: Executor, listener: List
                 f"{name}: how long its steps take cannot be measured here; that needs a JAX workload, the local "
                 f"executor, and more than one stretch between evaluations"
             )
-        store.add_step_time(study.identity(name), StepTime.median(measured))
+        store.add_step_time(study.identity(name), StepTime.of(measured))
 
 
 def read_tried(study: Study, store: Store, tries: int) -> Results:

@@ -127,19 +127,22 @@ class FailedTrial:
 class StepTime:
     """What a step of one trial takes of a device while it trains some trials of the optimizer, and nothing else.
 
-    Evaluations are not counted.
+    Evaluations are not counted. Of several stretches of training, the fastest counts, because whatever else the machine
+    does only adds to it.
     """
 
-    seconds: float  # of the stretch of training, divided by its steps and by the trials side by side
+    seconds: float  # of a stretch, divided by its steps and by the trials side by side
     slots: int  # trials side by side
     device: str = ""
-    stretches: int = 1  # of training that were timed; ``seconds`` is their median
+    stretches: int = 1  # that were timed
+    slowdown: float = 1.0  # the median of the stretches, divided by the fastest: well above 1 on a busy machine
 
     @classmethod
-    def median(cls, measured: Sequence[StepTime]) -> StepTime:
-        """Return the median of stretches on the same device with the same number of slots."""
-        seconds = statistics.median(each.seconds for each in measured)
-        return replace(measured[0], seconds=seconds, stretches=len(measured))
+    def of(cls, measured: Sequence[StepTime]) -> StepTime:
+        """Return what a step takes from single stretches on the same device with the same number of slots."""
+        seconds = [each.seconds for each in measured]
+        slowdown = statistics.median(seconds) / min(seconds)
+        return replace(measured[0], seconds=min(seconds), stretches=len(seconds), slowdown=slowdown)
 
 
 @dataclass(frozen=True)

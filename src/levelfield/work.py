@@ -110,7 +110,7 @@ class Work:
         if self._has_neighbors:
             return
         for (name, _), measured in self._step_times.items():
-            self._store.add_step_time(self._identities[name], StepTime.median(measured))
+            self._store.add_step_time(self._identities[name], StepTime.of(measured))
 
     def gave_up(self, name: str) -> bool:
         """Return whether too many of an optimizer's trials have failed in this run to go on with it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from levelfield.trial import StepTime
 
-NOTICEABLE = 1.2  # times as long; measurements differ by less from run to run
+NOTICEABLE = 1.2  # times as long; on a machine that does nothing else, measurements differ by less from run to run
 
 
 def on_one_device(measured: Mapping[str, Sequence[StepTime]]) -> dict[str, StepTime]:

@@ -157,7 +157,7 @@ class Store:
     def add_step_time(self, optimizer: str, measured: StepTime) -> None:
         """Add how long a step of an optimizer takes on a device, unless it was measured there more often before."""
         insert = self._database.insert(step_times).values(optimizer=optimizer, **asdict(measured))
-        new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches")}
+        new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "slowdown")}
         replacing = insert.on_conflict_do_update(
             index_elements=["optimizer", "device"],
             set_=new,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import jax
@@ -241,9 +241,9 @@ class Program:
         ``step_seconds`` then has what a step of one slot took. Empty slots take as long as others.
         """
         jax.block_until_ready(held)
-        begun = time.perf_counter()
+        begun = perf_counter()
         held = jax.block_until_ready(self.train(held))
-        self.step_seconds = (time.perf_counter() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
+        self.step_seconds = (perf_counter() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
         params = self._weights(held) if self._weights else held.params
         return held, self._common.evaluate((params, held.state))
 
