@@ -236,8 +236,8 @@ def compare(
     If the study's custom code has changed since trials were stored, this raises, unless ``stale`` is "retrain" (train
     them again; the store keeps the old ones apart) or "keep" (count them as they are).
 
-    How long steps take is measured while trials train. With ``seconds``, it is also measured for optimizers whose
-    trials are all there already (``comparison.step_times``).
+    How long steps take is measured while trials train (``comparison.step_times``). With ``seconds``, it is measured
+    again, apart from that: for trials that were trained elsewhere, or while the machine was busy.
 
     Trials that train for longer than ``checkpoint_minutes`` are saved so often, in a folder beside the store, and a run
     that was killed continues with them from there; 0 saves none.

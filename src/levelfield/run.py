@@ -6,7 +6,6 @@ The CLI and ``levelfield.compare`` both call this module.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import random
 import time
@@ -41,7 +40,7 @@ from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.training_code import Trainable
-from levelfield.trial import FailedTrial, Failure, Point, Status, StepTime, Trial
+from levelfield.trial import FailedTrial, Failure, Point, Progress, Status, StepTime, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -51,7 +50,7 @@ Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
 _PAUSE = 1.0  # seconds before a run that has found nothing to train looks again
 _LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
-_TIMED = 3  # stretches of training to time if no run has done so
+_FEWEST_TIMED, _MOST_TIMED, _TIMED_SECONDS = 3, 50, 2.0  # stretches of training, to measure what a step takes
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
 
@@ -136,7 +135,7 @@ def compare(
 ) -> tuple[Results, SearchExhausted | None]:
     """Run what is missing of a study and return its results, and which pools could not be filled, if any.
 
-    ``seconds``: also measure how long steps take here, of optimizers for which no run has done so.
+    ``seconds``: also measure how long steps take here, apart from the training of trials.
     """
     if reruns < 0:
         raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
@@ -267,24 +266,32 @@ def _best_values(study: Study, store: Store) -> dict[str, float]:
 
 
 def measure_steps(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> None:
-    """Measure how long a step of each optimizer takes here, where no run has done so. The trials are not stored."""
+    """Measure how long a step of each optimizer takes here, and forget what runs have measured.
+
+    Trains some trials for a moment, which are not stored.
+    """
     for name in study.optimizers:
-        if store.step_times(study.identity(name)):
-            continue
         if listener:
             listener.note(f"measuring the steps of {name}")
-        count = int(min(study.points(name), (1 + _TIMED) * study.pool))
-        points = map(Search(study, name).point, range(count))
+        points = map(Search(study, name).point, range(int(min(study.points(name), 3 * study.pool))))
+        stretches: list[Progress] = []
         with interruption.deferred(), closing(executor.train(study, hand_out(name, points))) as progress:
-            stretches = list(itertools.islice((each for each in progress if each.seconds), 1 + _TIMED))
+            for stretch in (each for each in progress if each.seconds):
+                stretches.append(stretch)
+                if len(stretches) > _MOST_TIMED or _is_enough(stretches):
+                    break
             interruption.check()
-        measured = [each.step_time for each in stretches if each.step_time]
+        measured = [stretch.step_time for stretch in stretches if stretch.step_time]
         if not measured:
             raise UsageError(
                 f"{name}: how long its steps take cannot be measured here; that needs a JAX workload, the local "
                 f"executor, and more than one stretch between evaluations"
             )
-        store.add_step_time(study.identity(name), StepTime.of(measured))
+        store.add_step_time(study.identity(name), StepTime.of(measured), replace=True)
+
+
+def _is_enough(stretches: Sequence[Progress]) -> bool:
+    return len(stretches) > _FEWEST_TIMED and sum(stretch.seconds for stretch in stretches) > _TIMED_SECONDS
 
 
 def read_tried(study: Study, store: Store, tries: int) -> Results:

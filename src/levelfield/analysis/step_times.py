@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from levelfield.trial import StepTime
 
-NOTICEABLE = 1.2  # times as long; on a machine that does nothing else, measurements differ by less from run to run
+NOTICEABLE = 1.2  # times as long; on a machine that does nothing else, stretches differ by less
 
 
 def on_one_device(measured: Mapping[str, Sequence[StepTime]]) -> dict[str, StepTime]:
@@ -23,6 +23,14 @@ def on_one_device(measured: Mapping[str, Sequence[StepTime]]) -> dict[str, StepT
 
 
 def differ(times: Mapping[str, StepTime]) -> bool:
-    """Return whether the steps of some optimizers take noticeably longer than those of others."""
+    """Return whether the steps of some optimizers take noticeably longer than those of others.
+
+    On a busy machine, stretches of the same optimizer differ; a difference between two must be larger than that.
+    """
     seconds = [each.seconds for each in times.values()]
-    return bool(seconds) and max(seconds) > NOTICEABLE * min(seconds)
+    return bool(seconds) and max(seconds) > NOTICEABLE * slowdown(times) * min(seconds)
+
+
+def slowdown(times: Mapping[str, StepTime]) -> float:
+    """Return how many times as long as the fastest stretch half of them took, for the optimizer with the most."""
+    return max((each.slowdown for each in times.values()), default=1.0)

@@ -63,7 +63,7 @@ def compare(
     ] = 0,
     seconds: Annotated[
         bool,
-        typer.Option("--seconds", help="Measure how long steps take, where it is not known from training the trials."),
+        typer.Option("--seconds", help="Measure how long steps take now, instead of while trials trained."),
     ] = False,
     stale: Stale = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,

@@ -16,7 +16,7 @@ from levelfield.analysis.intervals import LEVEL, TIED, Interval, PairTest, neede
 from levelfield.analysis.outcomes import held_out_metric
 from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import PoolState, Results, default_k
-from levelfield.analysis.step_times import NOTICEABLE, differ
+from levelfield.analysis.step_times import NOTICEABLE, differ, slowdown
 from levelfield.formatting import (
     format_count,
     format_ends,
@@ -388,19 +388,16 @@ def _seconds(results: Results, names: Sequence[str]) -> list[str]:
     source = step_time_source(times)
     if differ(times):
         ratio = f"{times[slow].seconds / times[quick].seconds:.2g}"
-        lines = [f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least}, {source})."]
-    else:
-        ends = least if least == most else f"{least} to {most}"
-        lines = [
-            f"A step takes about as long with each optimizer ({ends}, {source}), so seconds tell the same as steps."
+        line = f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least}, {source})."
+        return [line, *(_time_to_target(results, names) if results.study.target else [])]
+    ends = least if least == most else f"{least} to {most}"
+    if (factor := slowdown(times)) > NOTICEABLE:
+        return [
+            f"Whether steps take longer with some optimizers cannot be told ({ends}, {source}): the machine was busy, "
+            f"or stretches of training are too short, because half of them took {factor:.2g} times as long as the "
+            f"fastest or longer."
         ]
-    busiest = max(times, key=lambda name: times[name].slowdown)
-    if (slowdown := times[busiest].slowdown) > NOTICEABLE:
-        lines.append(
-            f"These times are rough: the machine was busy, and half of the stretches of {busiest} took at least "
-            f"{slowdown:.2g} times as long as the fastest."
-        )
-    return lines + (_time_to_target(results, names) if differ(times) and results.study.target else [])
+    return [f"A step takes about as long with each optimizer ({ends}, {source}), so seconds tell the same as steps."]
 
 
 def step_time_source(times: Mapping[str, StepTime]) -> str:

@@ -154,16 +154,19 @@ class Store:
             return []
         return self._database.read(lambda connection: failures.read(connection, optimizer))
 
-    def add_step_time(self, optimizer: str, measured: StepTime) -> None:
-        """Add how long a step of an optimizer takes on a device, unless it was measured there more often before."""
+    def add_step_time(self, optimizer: str, measured: StepTime, *, replace: bool = False) -> None:
+        """Add how long a step of an optimizer takes on a device.
+
+        A measurement of more stretches stays, unless ``replace`` says that it is to go.
+        """
         insert = self._database.insert(step_times).values(optimizer=optimizer, **asdict(measured))
         new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "slowdown")}
-        replacing = insert.on_conflict_do_update(
+        update = insert.on_conflict_do_update(
             index_elements=["optimizer", "device"],
             set_=new,
-            where=step_times.c.stretches <= insert.excluded.stretches,
+            where=None if replace else step_times.c.stretches <= insert.excluded.stretches,
         )
-        self._database.write(lambda connection: connection.execute(replacing))
+        self._database.write(lambda connection: connection.execute(update))
 
     def step_times(self, optimizer: str) -> list[StepTime]:
         """Return how long a step of an optimizer takes, for each device on which it was measured."""
