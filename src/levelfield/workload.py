@@ -41,7 +41,7 @@ class BaseWorkload:
     # Split → number of predictions that its errors and accuracies are shares of, if it is known: it tells how precise
     # a single value is.
     examples: Mapping[str, int] = field(default_factory=dict)
-    kind: WorkloadKind = ""  # what the data are: search ranges are compared with those of built-in studies of the kind
+    kind: WorkloadKind = ""  # what the data are: search ranges are suggested, and judged, for each kind
     version: int = 1  # raise it when a change alters what trials compute; trials of different versions are kept apart
 
     def __post_init__(self) -> None:

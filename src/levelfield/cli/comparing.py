@@ -61,6 +61,10 @@ def compare(
     reruns: Annotated[
         int, typer.Option(metavar="n", min=0, help="Also train the best trials again with this many new seeds.")
     ] = 0,
+    seconds: Annotated[
+        bool,
+        typer.Option("--seconds", help="Measure how long steps take now, instead of while trials trained."),
+    ] = False,
     stale: Stale = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
@@ -76,7 +80,9 @@ def compare(
     problem: SearchExhausted | TrialFailed | None
     try:
         with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
-            results, problem = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
+            results, problem = compare(
+                study, location, seed_inclusions=seed_inclusions, reruns=reruns, seconds=seconds, **options
+            )
         comparison = Comparison(results)
     except TrialFailed as error:
         comparison, problem = Comparison.load(study, location), error
@@ -223,7 +229,7 @@ def check(
 
     The check shows how much of a special case's search space, such as momentum's, the search space of a more general
     optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
-    those of the built-in studies.
+    what 'levelfield suggest' prints.
     """
     from levelfield.executors.local import parts_of
     from levelfield.formatting import format_duration, pluralize
@@ -450,6 +456,7 @@ def _show(
                 "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
                 "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
+                "step_times": {name: asdict(measured) for name, measured in comparison.step_times.items()},
                 "sentences": comparison.sentences(),
                 "failures": {
                     name: [asdict(failure) for failure in failed] for name, failed in comparison.failures.items()

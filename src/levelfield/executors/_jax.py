@@ -27,7 +27,7 @@ from levelfield.training.precision import products
 from levelfield.training.program import Program, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.training.step import Job
-from levelfield.trial import Failure, Point, Progress
+from levelfield.trial import Failure, Point, Progress, StepTime
 from levelfield.user_code import failure_details, failure_line
 from levelfield.workload import Workload
 
@@ -94,7 +94,7 @@ class JaxExecutor:
                 for progress in train(compiled, optimizer, next_points, checkpoints):
                     for index in progress.ended:
                         del in_flight[index]
-                    yield replace(progress, provenance=provenance)
+                    yield replace(progress, provenance=provenance, step_time=self._on_device(progress))
                 return
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
@@ -108,6 +108,11 @@ class JaxExecutor:
                 note = f"out of memory with {slots} slots; continuing with {_halved(slots)}"
                 yield Progress(optimizer, running=len(in_flight), note=note)
                 slots = _halved(slots)
+
+    def _on_device(self, progress: Progress) -> StepTime | None:
+        """Return how long a step took, with the device that it was measured on."""
+        device = f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}"
+        return progress.step_time and replace(progress.step_time, device=device)
 
     def _checkpoints(self, study: Study, optimizer: str, compiled: Program) -> Checkpoints | None:
         if self._folder is None:

@@ -16,6 +16,7 @@ from levelfield.analysis.intervals import LEVEL, TIED, Interval, PairTest, neede
 from levelfield.analysis.outcomes import held_out_metric
 from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import PoolState, Results, default_k
+from levelfield.analysis.step_times import NOTICEABLE, differ, slowdown
 from levelfield.formatting import (
     format_count,
     format_ends,
@@ -23,6 +24,7 @@ from levelfield.formatting import (
     format_metric,
     format_ordinal,
     format_percent,
+    format_seconds,
     is_share,
     join_words,
     percent_rounded_down,
@@ -32,6 +34,7 @@ from levelfield.report.columns import PERCENTILES
 from levelfield.rounding import two_digits_up
 from levelfield.study import Study, workload_of
 from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
+from levelfield.trial import StepTime
 from levelfield.user_code import is_other_version
 from levelfield.usual import departures
 
@@ -61,7 +64,7 @@ def sentences(results: Results) -> list[str]:
             )
     if study.target and ready:
         lines += _target(results, ready)
-    return lines + _inclusions(results)
+    return lines + _seconds(results, ready) + _inclusions(results)
 
 
 def pool_sentence(study: Study) -> str | None:
@@ -381,6 +384,55 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
         ]
         lines.append(f"Some trials reached the target only for a while and ended short of it: {join_words(counts)}.")
     return lines
+
+
+def _seconds(results: Results, names: Sequence[str]) -> list[str]:
+    """Say what steps take, and, if they differ, who reaches the target in the least time."""
+    times = {name: measured for name, measured in results.step_times.items() if name in names}
+    if len(times) < 2:
+        return []
+    quick, *_, slow = sorted(times, key=lambda name: times[name].seconds)
+    least, most = (format_seconds(times[name].seconds) for name in (quick, slow))
+    source = step_time_source(times)
+    if differ(times):
+        ratio = f"{times[slow].seconds / times[quick].seconds:.2g}"
+        line = f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least}, {source})."
+        return [line, *(_time_to_target(results, names) if results.study.target else [])]
+    ends = least if least == most else f"{least} to {most}"
+    if (factor := slowdown(times)) > NOTICEABLE:
+        return [
+            f"Whether steps take longer with some optimizers cannot be told ({ends}, {source}): the machine was busy, "
+            f"or stretches of training are too short, because half of them took {factor:.2g} times as long as the "
+            f"fastest or longer."
+        ]
+    return [f"A step takes about as long with each optimizer ({ends}, {source}), so seconds tell the same as steps."]
+
+
+def step_time_source(times: Mapping[str, StepTime]) -> str:
+    """Say where and how the times of steps were measured."""
+    slots = sorted({each.slots for each in times.values()})
+    trials = " to ".join(f"{count:,}" for count in dict.fromkeys((slots[0], slots[-1])))
+    device = next(iter(times.values())).device
+    beside = f"{trials} of its trials side by side, per trial" if slots[-1] > 1 else "one trial alone"
+    return f"measured on {device} with {beside}, without evaluations"
+
+
+def _time_to_target(results: Results, names: Sequence[str]) -> list[str]:
+    """Say who reaches the target in the least time. This is no claim: evaluations are far apart, also in seconds."""
+    seconds = {name: results.outcome(name).seconds_interval(results.k()) for name in names}
+    first, *others = sorted(names, key=lambda name: seconds[name].median)
+    best = seconds[first]
+    if not math.isfinite(best.median):
+        return []
+    ends = format_ends(format_seconds(best.low), format_seconds(best.high), best.low, best.high)
+    reached = [name for name in others if math.isfinite(seconds[name].median)]
+    after = join_words([f"{name} ({format_seconds(seconds[name].median)})" for name in reached])
+    apart = sorted(results.study.eval_interval * results.step_times[name].seconds for name in [first, *reached])
+    return [
+        f"{first} has the least median time to the target: {format_seconds(best.median)} ({LEVEL:.0%} confidence "
+        f"interval: {ends}){f', before {after}' if after else ''}. This order is not tested; evaluations are "
+        f"{format_seconds(apart[0])} to {format_seconds(apart[-1])} apart."
+    ]
 
 
 def _steps(median: float, chance: float) -> str:

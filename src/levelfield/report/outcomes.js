@@ -64,6 +64,9 @@ function outcomeOf(data, asked, trials, number) {
     /** The median steps to the target of the fastest of k; a miss counts as infinitely slow. */
     stepsInterval: k => bounded(interval(steps, k)),
 
+    /** The same in seconds, if it is known what a step takes. */
+    secondsInterval: k => scaled(interval(steps, k), trials.stepSeconds),
+
     /** The probability that one of k trials reaches the target. */
     reachedBy(k) {
       const able = steps.filter(Number.isFinite).length;

@@ -11,6 +11,7 @@ import functools
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -112,6 +113,7 @@ class Program:
 
     def __init__(self, job: Job, slots: int) -> None:
         self.job, self.slots = job, slots
+        self.step_seconds = 0.0
         self.metrics = tuple(job.workload.metrics)
         self._common = common = _common(job.workload, slots, job.precision)
         interval = min(job.eval_interval, job.steps)
@@ -201,8 +203,14 @@ class Program:
             self._feeds.close(slot)
 
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
-        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics)."""
-        held = self.train(held)
+        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics).
+
+        ``step_seconds`` then has what a step of one slot took. Empty slots take as long as others.
+        """
+        jax.block_until_ready(held)
+        begun = perf_counter()
+        held = jax.block_until_ready(self.train(held))
+        self.step_seconds = (perf_counter() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
         params = self._weights(held) if self._weights else held.params
         return held, self._common.evaluate((params, held.state))
 
