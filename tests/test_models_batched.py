@@ -27,7 +27,7 @@ def trials(classifier, seed=0):
     return params, state, (images, labels), keys
 
 
-def one_by_one(classifier):
+def plain_gradients(classifier):
     """Return the same as ``classifier.batched``, from each trial's loss."""
 
     def gradients(*arguments):
@@ -56,7 +56,7 @@ def test_resnet_gradients_at_once_are_those_of_each_trial(small_resnet):
         {"l2": jnp.array([0.0, 0.1, 0.2]), "label_smoothing": jnp.array([0.0, 0.1, 0.2])},
     )
     got = jax.jit(cifar10_resnet32.gradients(small_resnet, jnp.float32))(*arguments)
-    expected = jax.jit(one_by_one(small_resnet))(*arguments)
+    expected = jax.jit(plain_gradients(small_resnet))(*arguments)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
@@ -69,10 +69,11 @@ def small_cnn():
     return dataclasses.replace(fashion_mnist_cnn.CLASSIFIER, net=net, shape=(12, 12))
 
 
-def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn):
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn, one_by_one):
     arguments = (*trials(small_cnn), {"l2": jnp.array([0.0, 0.1, 0.2])})
-    got = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32))(*arguments)
-    expected = jax.jit(one_by_one(small_cnn))(*arguments)
+    got = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32, one_by_one=one_by_one))(*arguments)
+    expected = jax.jit(plain_gradients(small_cnn))(*arguments)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype

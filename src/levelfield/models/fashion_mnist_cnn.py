@@ -50,8 +50,8 @@ def batched(precision: str) -> Callable[..., Any] | None:
     return gradients(CLASSIFIER, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
 
 
-def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
-    """Return the gradients of many trials of this network, with activations of this type."""
+def gradients(classifier: Classifier, dtype: Any, **options: Any) -> Callable[..., Any]:
+    """Return the gradients of many trials of this network, with activations of this type and options of ``forward``."""
     from levelfield.models.batched_cnn import forward  # imports what not every version of JAX has
 
-    return classifier.batched(functools.partial(forward, dtype=dtype))
+    return classifier.batched(functools.partial(forward, dtype=dtype, **options))
