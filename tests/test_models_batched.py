@@ -15,15 +15,15 @@ from levelfield.models import cifar10_resnet32, fashion_mnist_cnn
 SLOTS, EXAMPLES = 3, 4
 
 
-def trials(classifier, seed=0):
+def trials(classifier, seed=0, examples=EXAMPLES):
     """Return the arguments of ``gradients`` for trials with random parameters, images and labels."""
     keys = jax.random.split(jax.random.key(seed), SLOTS)
     params, state = jax.vmap(classifier.init)(keys)
     # Scales unlike 1 and biases unlike 0: otherwise errors could hide.
     params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape), params)
     generator = np.random.default_rng(seed)
-    images = generator.integers(0, 256, (SLOTS, EXAMPLES, *classifier.shape), dtype=np.uint8)
-    labels = generator.integers(0, 10, (SLOTS, EXAMPLES), dtype=np.int32)
+    images = generator.integers(0, 256, (SLOTS, examples, *classifier.shape), dtype=np.uint8)
+    labels = generator.integers(0, 10, (SLOTS, examples), dtype=np.int32)
     return params, state, (images, labels), keys
 
 
@@ -95,3 +95,17 @@ def test_kernels_lower_for_cuda(model, dtype, compiled_for_cuda):
     batch = (images, jax.ShapeDtypeStruct((2, 256), jnp.int32))
     gradients = jax.jit(model.gradients(model.CLASSIFIER, dtype))
     gradients.trace(params, state, batch, keys, {}).lower(lowering_platforms=("cuda",))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_gradients_at_full_size_are_as_precise_as_those_of_xla(model):
+    arguments = (*trials(model.CLASSIFIER, examples=256), {})
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1]
+    with jax.default_matmul_precision("tensorfloat32"):
+        usual = relative_error(jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1], expected)
+    # bfloat16 has three bits less than TF32.
+    for precision, allowed in (("tf32", 3 * usual), ("bfloat16", 3 * 8 * usual)):
+        got = jax.jit(model.batched(precision))(*arguments)[1]
+        assert relative_error(got, expected) < allowed, precision
