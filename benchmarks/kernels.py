@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
     python benchmarks/kernels.py speed cifar10_resnet32:bfloat16:64 …     training steps with Adam, on random images
+    python benchmarks/kernels.py speed fashion_mnist_cnn:tf32+one_by_one:8      with an option of the model
     python benchmarks/kernels.py profile cifar10_resnet32:bfloat16:16     the same, and the time of each kernel
     python benchmarks/kernels.py tune resnet bfloat16           the network's kernels with many tunings
     python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
@@ -100,7 +101,8 @@ def relative_error(value: Any, expected: Any) -> float:
 def training(workload: str, precision: str, slots: int, steps: int) -> tuple[Callable[..., Any], Any]:
     """Return a function that trains all slots for some steps, and what it starts from."""
     classifier, adam = model(workload).CLASSIFIER, optax.adam(1e-3)
-    gradients = model(workload).gradients(classifier, DTYPES[precision])
+    precision, _, option = precision.partition("+")
+    gradients = model(workload).gradients(classifier, DTYPES[precision], **({option: True} if option else {}))
     params, state, _, keys, _ = arguments(workload, slots)
     optimizer = jax.vmap(adam.init)(params)
     generator = np.random.default_rng(0)

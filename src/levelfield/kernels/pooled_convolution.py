@@ -172,15 +172,15 @@ def _tuning(kind: str, x: jax.Array) -> Tuning:
 # (kind, whether images have one channel) → what was fastest
 _BF16 = {
     ("forward", True): Tuning((2, 2), rows=64, run=64),
-    ("forward", False): Tuning((2, 1), rows=128, run=4, unrolled=False),
-    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, unrolled=False),
+    ("forward", False): Tuning((2, 2), rows=64, run=2, warps=8, unrolled=False),
+    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, warps=8, unrolled=False),
     ("kernel_gradient", True): Tuning((2, 2), rows=64, run=64, window_rows=8, parts=49),
-    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, stages=4),
+    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, warps=8, stages=3),
 }
 _FLOAT32 = {
     ("forward", True): Tuning((2, 2), rows=64, run=64),
-    ("forward", False): Tuning((2, 1), rows=128, run=1, unrolled=False),
-    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, unrolled=False),
+    ("forward", False): Tuning((2, 1), rows=128, run=2, warps=8, unrolled=False),
+    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, warps=8, unrolled=False),
     ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, window_rows=8, parts=49),
-    ("kernel_gradient", False): Tuning((1, 1), rows=32, run=4, stages=2),
+    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, warps=8, stages=3),
 }

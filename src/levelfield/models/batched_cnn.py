@@ -14,12 +14,19 @@ from levelfield.kernels.pooled_convolution import (
     pooled_convolution,
     spread,
 )
+from levelfield.models.layers import max_pool
 
 
-def forward(params: Any, state: Any, images: jax.Array, *, dtype: Any) -> tuple[jax.Array, Any]:
-    """Return the logits (slots, examples, classes) and the state, which stays empty."""
+def forward(
+    params: Any, state: Any, images: jax.Array, *, dtype: Any, one_by_one: bool = False
+) -> tuple[jax.Array, Any]:
+    """Return the logits (slots, examples, classes) and the state, which stays empty.
+
+    The second convolution is by cuDNN, ``one_by_one``, or by our kernels.
+    """
+    second = layer_one_by_one if one_by_one else pooled_layer
     x = pooled_first_layer(images.astype(dtype), params["Conv_0"]["kernel"], params["bias_0"])
-    x = pooled_layer(x, params["Conv_1"]["kernel"], params["bias_1"])
+    x = second(x, params["Conv_1"]["kernel"], params["bias_1"])
     x = jax.nn.relu(_dense(x.reshape(*x.shape[:2], -1), params["Dense_0"])).astype(dtype)
     return _dense(x, params["Dense_1"]), state
 
@@ -48,6 +55,19 @@ def _layer_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, ...]:
 
 
 pooled_layer.defvjp(_layer_forward, _layer_backward)
+
+
+def layer_one_by_one(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Compute the same with one convolution per slot, because XLA is slow at many in one."""
+    padding = [(side // 2, side // 2) for side in kernel.shape[1:3]]
+    names = ("NHWC", "HWIO", "NHWC")
+    y = jnp.stack(
+        [
+            jax.lax.conv_general_dilated(images, one, (1, 1), padding, dimension_numbers=names)
+            for images, one in zip(x, kernel.astype(x.dtype), strict=True)
+        ]
+    )
+    return jax.nn.relu(jax.vmap(max_pool)(y) + bias[:, None, None, None]).astype(x.dtype)
 
 
 @jax.custom_vjp
