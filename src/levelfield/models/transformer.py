@@ -111,11 +111,12 @@ class GPT(nn.Module):
     width: int
     heads: int
     dropout: float = 0.0
+    spread: float = 0.02  # standard deviation of the initial weights
 
     @nn.compact
     def __call__(self, characters: jax.Array, train: bool = False) -> jax.Array:
         """Map characters of (batch, length) to logits of the character after each position, in float32."""
-        normal, smaller = (nn.initializers.normal(0.02 / scale) for scale in (1, (2 * self.layers) ** 0.5))
+        normal, smaller = (nn.initializers.normal(self.spread / scale) for scale in (1, (2 * self.layers) ** 0.5))
         table = self.param("embedding", normal, (self.characters, self.width))
         positions = self.param("position_embedding", normal, (self.length, self.width))
         # A product, because the gradient of a lookup adds up the rows one by one.
