@@ -7,7 +7,7 @@ import jax
 
 from levelfield.models.augmentation import pad_crop_flip, standardize
 from levelfield.models.image_classifier import Classifier
-from levelfield.models.transformer import Block
+from levelfield.models.transformer import Block, LayerNorm
 
 
 class Net(nn.Module):
@@ -30,7 +30,7 @@ class Net(nn.Module):
         for _ in range(self.layers):
             block = Block(self.heads, 4 * self.width, bias=True, causal=False, kernel_init=normal, output_init=smaller)
             x = block(x, train)
-        return nn.Dense(10, name="head")(nn.LayerNorm(epsilon=1e-5)(x).mean(1))
+        return nn.Dense(10, name="head")(LayerNorm(bias=True)(x).mean(1))
 
 
 CLASSIFIER = Classifier(Net(), (32, 32, 3), standardize, pad_crop_flip)

@@ -17,6 +17,23 @@ import jax.numpy as jnp
 from levelfield.models.layers import Dropout, classification_metrics, cross_entropy
 
 
+class LayerNorm(nn.Module):
+    """Layer normalization in float32 or better. On a CPU, it trains faster than flax's."""
+
+    epsilon: float = 1e-5
+    bias: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        wide = wide - wide.mean(-1, keepdims=True)
+        normalized = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.epsilon)
+        normalized *= self.param("scale", nn.initializers.ones, x.shape[-1:])
+        if self.bias:
+            normalized += self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return normalized.astype(x.dtype)
+
+
 class Attention(nn.Module):
     """Self-attention without biases. If it is causal, a position attends only to itself and to those before it.
 
@@ -32,15 +49,17 @@ class Attention(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         *outer, width = x.shape
+        tokens = x.reshape(-1, width)  # XLA multiplies two axes faster than three on a CPU
         kernels = [self.param(name, self.kernel_init, (width, width)) for name in ("query", "key", "value")]
-        projected = x @ jnp.concatenate(kernels, axis=1)
+        projected = tokens @ jnp.concatenate(kernels, axis=1)
         query, key, value = (
             part.reshape(*outer, self.heads, width // self.heads) for part in jnp.split(projected, 3, axis=-1)
         )
         attended = jax.nn.dot_product_attention(
             query, key, value, is_causal=self.causal, implementation=attention_kernel(x.dtype)
         )
-        return attended.reshape(x.shape) @ self.param("output", self.output_init or self.kernel_init, (width, width))
+        output = self.param("output", self.output_init or self.kernel_init, (width, width))
+        return (attended.reshape(tokens.shape) @ output).reshape(x.shape)
 
 
 def attention_kernel(dtype: Any) -> Literal["cudnn", "xla"]:
@@ -65,12 +84,15 @@ class Block(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         attention = Attention(self.heads, self.causal, self.kernel_init, self.output_init)
-        x = x + Dropout(self.dropout)(attention(self._norm()(x)), train)
-        hidden = self.activation(self._dense(self.hidden, self.kernel_init)(self._norm()(x)))
-        return x + Dropout(self.dropout)(self._dense(x.shape[-1], self.output_init or self.kernel_init)(hidden), train)
+        tokens = x.reshape(-1, x.shape[-1])
+        attended = attention(self._norm()(tokens).reshape(x.shape)).reshape(tokens.shape)
+        tokens = tokens + Dropout(self.dropout)(attended, train)
+        hidden = self.activation(self._dense(self.hidden, self.kernel_init)(self._norm()(tokens)))
+        back = self._dense(x.shape[-1], self.output_init or self.kernel_init)(hidden)
+        return (tokens + Dropout(self.dropout)(back, train)).reshape(x.shape)
 
-    def _norm(self) -> nn.LayerNorm:
-        return nn.LayerNorm(epsilon=self.epsilon, use_bias=self.bias)
+    def _norm(self) -> LayerNorm:
+        return LayerNorm(self.epsilon, self.bias)
 
     def _dense(self, features: int, init: Any) -> nn.Dense:
         return nn.Dense(features, use_bias=self.bias, kernel_init=init)
@@ -89,11 +111,12 @@ class GPT(nn.Module):
     width: int
     heads: int
     dropout: float = 0.0
+    spread: float = 0.02  # standard deviation of the initial weights
 
     @nn.compact
     def __call__(self, characters: jax.Array, train: bool = False) -> jax.Array:
         """Map characters of (batch, length) to logits of the character after each position, in float32."""
-        normal, smaller = (nn.initializers.normal(0.02 / scale) for scale in (1, (2 * self.layers) ** 0.5))
+        normal, smaller = (nn.initializers.normal(self.spread / scale) for scale in (1, (2 * self.layers) ** 0.5))
         table = self.param("embedding", normal, (self.characters, self.width))
         positions = self.param("position_embedding", normal, (self.length, self.width))
         # A product, because the gradient of a lookup adds up the rows one by one.
@@ -102,7 +125,7 @@ class GPT(nn.Module):
         for _ in range(self.layers):
             block = Block(self.heads, 4 * self.width, dropout=self.dropout, kernel_init=normal, output_init=smaller)
             x = block(x, train)
-        logits = nn.LayerNorm(epsilon=1e-5, use_bias=False)(x) @ table.T
+        logits = LayerNorm()(x) @ table.T
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
 
 
