@@ -164,12 +164,13 @@ def _layout(x: jax.Array, kernel: Any, tuning: Tuning) -> tuple[Layout, jax.Arra
 
 
 def _tuning(kind: str, x: jax.Array) -> Tuning:
-    """Return what was fastest on an H200 for a kernel of this kind and size."""
+    """Return the tuning of a kernel of this kind and size."""
     table = _BF16 if x.dtype == jnp.bfloat16 else _FLOAT32
     return table[kind, x.shape[-1] == 1]
 
 
-# (kind, whether images have one channel) → what was fastest
+# (kind, whether images have one channel) → tuning. These fit into an H200's registers; benchmarks/kernels.py times
+# others.
 _BF16 = {
     ("forward", True): Tuning((2, 2), rows=64, run=64),
     ("forward", False): Tuning((2, 2), rows=64, run=2, warps=8, unrolled=False),

@@ -49,7 +49,7 @@ def batched(precision: str) -> Callable[..., Any] | None:
         return None
     if precision == "bfloat16":
         return gradients(CLASSIFIER, jnp.bfloat16)
-    return gradients(CLASSIFIER, jnp.float32, one_by_one=True)  # in TF32, cuDNN was faster on an H200
+    return gradients(CLASSIFIER, jnp.float32, one_by_one=True)
 
 
 def gradients(classifier: Classifier, dtype: Any, **options: Any) -> Callable[..., Any]:
