@@ -125,7 +125,7 @@ def _logits(params: Any, characters: jax.Array, carry: Any, noise: jax.Array, dt
         own = params[f"LSTM_{layer}"]
         projected = batched_product(x, own["input"]["kernel"], dtype)
         weights = own["recurrent"], own["input"]["bias"]
-        x, end = recurrence(projected, *weights, start, noise[:, layer + 1], NET.drop(layer))
+        x, end = recurrence(projected, *weights, start, noise, layer + 1, NET.drop(layer))
         final.append(end)
     dense = params["Dense_0"]
     bias = _pad(dense["bias"], 1, _NEVER)[:, None, None]
