@@ -1,10 +1,12 @@
 """Measure the training of the LSTM on War and Peace with levelfield's own GPU kernels, and the kernels alone.
 
     python benchmarks/recurrence.py [check] [rate] [plain] [profile] [tune] [--slots 132,264] [--precisions tf32]
+        [--hlo FILE]
 
 ``check`` compares the gradients with those of the plain way in float32, ``rate`` measures trial-steps per second with
 adam, ``plain`` does so without the kernels, ``profile`` lists where a step's time goes, and ``tune`` measures the
-kernels alone in several tunings. The text is random: it does not change how long a step takes. Needs a GPU.
+kernels alone in several tunings. ``--hlo`` writes the compiled program of the profiled step, one file a precision. The
+text is random: it does not change how long a step takes. Needs a GPU.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import argparse
 import collections
 import functools
 import glob
+import re
 import statistics
 import tempfile
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,26 +35,24 @@ from levelfield.models import war_and_peace_lstm as workload
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
 UNITS = workload.NET.units
+STATS = ("name", "tf_op", "hlo_op", "long_name", "kernel_details")  # of the profiler, about an event
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
 TUNINGS = {
-    "bfloat16": [
+    ("bfloat16", "forward"): [Tuning(warps=16, early=True), Tuning(early=True)],
+    ("bfloat16", "backward"): [
+        Tuning(sums=True),
         Tuning(),
-        Tuning(warps=16),
-        Tuning(transposed=True),
-        Tuning(warps=16, early=True),
-        Tuning(warps=16, early=True, transposed=True),
+        Tuning(carried=True),
         Tuning(early=True),
-        Tuning(warps=4),
+        Tuning(early=True, carried=True),
+        Tuning(warps=16, early=True, carried=True),
     ],
-    "tf32": [
-        Tuning(resident=0),
-        Tuning(resident=0, warps=16),
-        Tuning(resident=0, transposed=True),
-        Tuning(resident=0, warps=16, transposed=True),
+    ("tf32", "forward"): [Tuning(resident=2), Tuning(resident=2, early=True), Tuning(resident=1)],
+    ("tf32", "backward"): [
+        Tuning(resident=2, sums=True),
         Tuning(resident=2),
-        Tuning(resident=2, transposed=True),
-        Tuning(resident=2, warps=16, transposed=True),
-        Tuning(resident=3, transposed=True),
+        Tuning(resident=2, carried=True),
+        Tuning(resident=2, early=True),
     ],
 }
 
@@ -97,7 +100,7 @@ def gradients_of(precision: str) -> Any:
 
 
 def training(gradients: Any, slots: int, steps: int) -> Any:
-    """Return a function that trains new trials by this many steps each time, and how long it took to compile."""
+    """Return a function that trains new trials by this many steps each time, how long it took to compile, its HLO."""
     optimizer = optax.adam(2e-3)
 
     def train(params: Any, moments: Any, state: Any, keys: Any, batches: Any) -> Any:
@@ -121,11 +124,11 @@ def training(gradients: Any, slots: int, steps: int) -> Any:
         held[:], losses = compiled(*held, keys, batches)
         return float(losses[-1])
 
-    return run, compilation
+    return run, compilation, compiled.as_text()
 
 
-def measure(label: str, gradients: Any, slots: int, steps: int, profiled: bool) -> None:
-    run, compilation = training(gradients, slots, steps)
+def measure(label: str, gradients: Any, slots: int, steps: int, profiled: bool = False, file: str = "") -> None:
+    run, compilation, hlo = training(gradients, slots, steps)
     first, times = run(), []
     while sum(times) < 1.5 or len(times) < 3:
         start = time.perf_counter()
@@ -138,24 +141,41 @@ def measure(label: str, gradients: Any, slots: int, steps: int, profiled: bool) 
         flush=True,
     )
     if profiled:
-        profile(run, slots * steps)
+        profile(run, slots * steps, operations(hlo))
+        if file:
+            path = Path(file)
+            path.with_stem(f"{path.stem}-{label}").write_text(hlo)
 
 
-def profile(run: Any, count: int, lines: int = 30) -> None:
-    """Print the kernels that take longest, in µs per trial-step."""
+def operations(hlo: str) -> dict[str, str]:
+    """Return the JAX operation of each instruction of a compiled program."""
+    found = re.finditer(r'^ +(?:ROOT )?%?([\w.-]+) = .*op_name="([^"]*)"', hlo, re.MULTILINE)
+    return {match[1]: match[2] for match in found}
+
+
+def profile(run: Any, count: int, names: dict[str, str], lines: int = 40) -> None:
+    """Print the kernels that take longest, in µs per trial-step, and the operations that they compute.
+
+    XLA names the kernel of a fusion like its instruction, with underscores for points; products have cuBLAS's names.
+    """
     folder = tempfile.mkdtemp()
     with jax.profiler.trace(folder):
         run()
-    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    total: collections.Counter[str] = collections.Counter()
+    said: dict[str, str] = {}
     for path in glob.glob(folder + "/**/*.xplane.pb", recursive=True):
         for plane in jax.profiler.ProfileData.from_file(path).planes:
             for line in plane.lines if "/device:GPU" in plane.name else ():
                 for event in line.events if line.name.startswith("Stream") else ():
-                    operation = str(dict(event.stats).get("hlo_op", ""))
-                    total[event.name[:70], operation] += event.duration_ns
+                    total[event.name] += event.duration_ns
+                    if event.name not in said:
+                        with warnings.catch_warnings(action="ignore"):
+                            said[event.name] = str({key: value for key, value in event.stats if key in STATS})
+    by_kernel = {name.replace(".", "_"): operation for name, operation in names.items()}
     print(f"    {sum(total.values()) / count / 1e3:6.2f} µs in all kernels")
-    for (kernel, operation), nanoseconds in total.most_common(lines):
-        print(f"    {nanoseconds / count / 1e3:6.2f} µs {kernel} [{operation}]", flush=True)
+    for kernel, nanoseconds in total.most_common(lines):
+        operation = by_kernel.get(kernel) or said[kernel]
+        print(f"    {nanoseconds / count / 1e3:6.2f} µs {kernel[:70]} [{operation[-90:]}]", flush=True)
 
 
 # ---------------------------------------------------------------------------- the kernels alone
@@ -170,7 +190,7 @@ def tune(precision: str, slots: int = 264) -> None:
     per_step, state = (slots, WINDOW, STREAMS), (normal(slots, STREAMS, UNITS),) * 2
     projected, outputs = normal(*per_step, 4 * UNITS).astype(dtype), normal(*per_step, UNITS).astype(dtype)
     cells = normal(slots, WINDOW + 1, STREAMS, UNITS).astype(dtype)
-    noise = jax.random.randint(random, (*per_step, UNITS), 0, 256).astype(jnp.uint8)
+    noise = jax.random.randint(random, (slots, 1, WINDOW, STREAMS, UNITS), 0, 256).astype(jnp.uint8)
     weights, bias = normal(slots, UNITS, 4 * UNITS), normal(slots, 4 * UNITS)
     cases = {
         "forward": (recurrence.forward, (projected, weights, bias, state, noise)),
@@ -180,11 +200,11 @@ def tune(precision: str, slots: int = 264) -> None:
     def compiled(case: tuple[str, Tuning]) -> Any:
         function, arguments = cases[case[0]]
         try:
-            return jax.jit(functools.partial(function, drop=92, tuning=case[1])).lower(*arguments).compile()
+            return jax.jit(functools.partial(function, layer=0, drop=92, tuning=case[1])).lower(*arguments).compile()
         except Exception as error:  # such as too much shared memory
             return error
 
-    tried = [(kind, tuning) for kind in cases for tuning in TUNINGS[precision]]
+    tried = [(kind, tuning) for kind in cases for tuning in TUNINGS[precision, kind]]
     with ThreadPoolExecutor(8) as pool:
         functions = list(pool.map(compiled, tried))
     for (kind, tuning), function in zip(tried, functions, strict=True):
@@ -220,6 +240,7 @@ def main() -> None:
     parser.add_argument("--slots", default="132,264,528")
     parser.add_argument("--precisions", default="bfloat16,tf32")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--hlo", default="", metavar="FILE", help="where to write what XLA compiled")
     options = parser.parse_args()
     print(f"JAX {jax.__version__} on {jax.devices()[0].device_kind}", flush=True)
     precisions, counts = options.precisions.split(","), [int(slots) for slots in options.slots.split(",")]
@@ -232,10 +253,10 @@ def main() -> None:
         for precision in precisions:
             for slots in counts:
                 profiled = "profile" in options.parts and slots == counts[-1]
-                measure(precision, gradients_of(precision), slots, options.steps, profiled)
+                measure(precision, gradients_of(precision), slots, options.steps, profiled, options.hlo)
     if "plain" in options.parts:
         for slots in counts:
-            measure("plain", plain, slots, options.steps, False)
+            measure("plain", plain, slots, options.steps)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,12 @@ def _backward(dtype: Any, residuals: tuple[jax.Array, jax.Array], derivative: ja
     x, weights = residuals
     derivative = derivative.astype(x.dtype)
     dx = _einsum("n...o,nio->n...i", derivative, weights.astype(x.dtype), x.dtype)
-    return dx, _einsum("nri,nro->nio", _rows(x), _rows(derivative), jnp.float32)
+    return dx, weight_gradient(x, derivative)
+
+
+def weight_gradient(x: jax.Array, derivative: jax.Array) -> jax.Array:
+    """Return the gradient of weights, in float32, from their inputs and the derivative by their products."""
+    return _einsum("nri,nro->nio", _rows(x), _rows(derivative), jnp.float32)
 
 
 def _rows(array: jax.Array) -> jax.Array:

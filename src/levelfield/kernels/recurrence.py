@@ -3,8 +3,8 @@
 XLA runs a scan as several kernels per time step and writes the state to memory between them. Here, one program runs all
 time steps of a trial: the state stays in registers, and as many recurrent weights as fit stay in shared memory.
 
-Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise`` and ``drop`` say which
-outputs are dropped, as in ``levelfield.kernels.dropout``.
+Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise``, of which this layer
+uses ``noise[:, layer]``, and ``drop`` say which outputs are dropped, as in ``levelfield.kernels.dropout``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from levelfield.kernels import pallas
 from levelfield.kernels.dropout import dropped
+from levelfield.kernels.products import weight_gradient
 
 State = tuple[jax.Array, jax.Array]  # h and c, (slots, batch, units), in float32
 
@@ -27,11 +28,17 @@ class Tuning(NamedTuple):
     warps: int = 8
     resident: int = 4  # gates whose recurrent weights stay in shared memory; the others' are loaded in every step
     early: bool = False  # load what a step needs before its products, which takes more registers
-    transposed: bool = False  # multiply by rows of the weights
+    sums: bool = False  # backward: add up the bias's gradient in the kernel
+    carried: bool = False  # backward: keep c from one step to the next instead of loading it twice
+
+
+# What was fastest on an H200.
+_FORWARD = {"bfloat16": Tuning(warps=16, early=True), "float32": Tuning(resident=2)}
+_BACKWARD = {"bfloat16": Tuning(), "float32": Tuning(resident=2)}
 
 
 def reference(
-    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, drop: int
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
 ) -> tuple[jax.Array, State]:
     """Return what ``recurrence`` returns, as plain JAX computes it."""
 
@@ -46,12 +53,12 @@ def reference(
         end, outputs = jax.lax.scan(cell, start, projected)
         return dropped(outputs, noise, drop), end
 
-    return jax.vmap(one)(projected, recurrent, bias, start, noise)
+    return jax.vmap(one)(projected, recurrent, bias, start, noise[:, layer])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def recurrence(
-    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, drop: int
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
 ) -> tuple[jax.Array, State]:
     """Return the outputs after dropout, (slots, time, batch, units), and the state after the last step.
 
@@ -60,23 +67,20 @@ def recurrence(
     and their gradients are in float32. The number of units must be a power of two, at least 16. States pass no
     gradient: the start has none, and that of the end is ignored.
     """
-    return _forward(projected, recurrent, bias, start, noise, drop)[0]
+    return _forward(projected, recurrent, bias, start, noise, layer, drop)[0]
 
 
 def _forward(
-    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, drop: int
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
 ) -> tuple[Any, Any]:
-    outputs, end, kept = forward(projected, recurrent, bias, start, noise, drop)
+    outputs, end, kept = forward(projected, recurrent, bias, start, noise, layer, drop)
     return (outputs, end), (recurrent, noise, *kept)
 
 
-def _backward(drop: int, residuals: Any, derivatives: Any) -> tuple[Any, ...]:
+def _backward(layer: int, drop: int, residuals: Any, derivatives: Any) -> tuple[Any, ...]:
     recurrent, noise, hidden, gates, cells = residuals
-    dprojected, dbias = backward(derivatives[0], recurrent, noise, gates, cells, drop)
-    drecurrent = jnp.einsum(
-        "ntbh,ntbg->nhg", hidden, dprojected, precision="default", preferred_element_type=jnp.float32
-    )
-    return dprojected, drecurrent, dbias, None, None
+    dprojected, dbias = backward(derivatives[0], recurrent, noise, gates, cells, layer, drop)
+    return dprojected, weight_gradient(hidden, dprojected), dbias, None, None
 
 
 recurrence.defvjp(_forward, _backward)
@@ -88,6 +92,7 @@ def forward(
     bias: jax.Array,
     start: State,
     noise: jax.Array,
+    layer: int,
     drop: int,
     tuning: Tuning | None = None,
 ) -> tuple[jax.Array, State, tuple[jax.Array, jax.Array, jax.Array]]:
@@ -95,15 +100,17 @@ def forward(
 
     That is h before each step, the gates, and c before each step and after the last one.
     """
-    tuning = tuning or _tuning(projected.dtype)
+    tuning = tuning or _FORWARD[projected.dtype.name]
     slots, time, batch, width = projected.shape
     units, dtype = width // 4, projected.dtype
     if units < 16 or units & (units - 1):
         raise ValueError(f"{units} units: expected a power of two, at least 16")
     per_step, state = (time, batch, units), (batch, units)
     weights = recurrent.astype(dtype)
-    if tuning.transposed:
+    by_rows = dtype == jnp.float32  # a product in TF32 wants its second factor so
+    if by_rows:
         weights = weights.swapaxes(1, 2)
+    arguments = (projected, weights, bias, *start)
     results = [
         (per_step, dtype),
         (per_step, dtype),
@@ -113,20 +120,21 @@ def forward(
         (state, jnp.float32),
     ]
     outputs, hidden, gates, cells, h, c = pallas.call(
-        functools.partial(_forward_kernel, drop, tuning),
+        functools.partial(_forward_kernel, drop, tuning, by_rows),
         grid=(slots,),
-        in_specs=[pallas.slot_of(*array.shape[1:]) for array in (projected, weights, bias, *start, noise)],
+        in_specs=[*(pallas.slot_of(*array.shape[1:]) for array in arguments), pallas.slot_of(*per_step, within=layer)],
         out_specs=[pallas.slot_of(*shape) for shape, _ in results],
         out_shape=[jax.ShapeDtypeStruct((slots, *shape), dtype) for shape, dtype in results],
         name="lstm_forward",
         warps=tuning.warps,
-    )(projected, weights, bias, *start, noise)
+    )(*arguments, noise)
     return outputs, (h, c), (hidden, gates, cells)
 
 
 def _forward_kernel(
     drop: int,
     tuning: Tuning,
+    by_rows: bool,
     projected: Any,
     recurrent: Any,
     bias: Any,
@@ -141,7 +149,7 @@ def _forward_kernel(
     c_end: Any,
 ) -> None:
     time, _, units = outputs.shape
-    weights = _Weights(recurrent, units, by_rows=tuning.transposed, resident=tuning.resident)
+    weights = _Weights(recurrent, units, by_rows=by_rows, resident=tuning.resident)
 
     def step(t: jax.Array, state: State) -> State:
         h, c = state
@@ -150,7 +158,7 @@ def _forward_kernel(
         def activation(k: int) -> jax.Array:
             own = early[k] if early else _load(projected, t, gate=k)
             offset = bias[pallas.part(k * units, units)][None, :]
-            return own.astype(jnp.float32) + offset + pallas.dot(h, weights[k], transposed=tuning.transposed)
+            return own.astype(jnp.float32) + offset + pallas.dot(h, weights[k], transposed=by_rows)
 
         _store(hidden, t, h)
         _store(cells, t, c)
@@ -175,27 +183,30 @@ def backward(
     noise: jax.Array,
     gates: jax.Array,
     cells: jax.Array,
+    layer: int,
     drop: int,
     tuning: Tuning | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss's derivatives with respect to the projected inputs and the bias."""
-    tuning = tuning or _tuning(doutputs.dtype)
+    tuning = tuning or _BACKWARD[doutputs.dtype.name]
     slots, time, batch, units = doutputs.shape
-    weights = recurrent.astype(doutputs.dtype)
-    if not tuning.transposed:
-        weights = weights.swapaxes(1, 2)
-    arguments = (doutputs, weights, noise, gates, cells)
-    results = [((time, batch, 4 * units), doutputs.dtype), ((4 * units,), jnp.float32)]
-    dprojected, dbias = pallas.call(
+    arguments = (doutputs, recurrent.astype(doutputs.dtype), gates, cells)
+    results = [((time, batch, 4 * units), doutputs.dtype)]
+    if tuning.sums:
+        results.append(((4 * units,), jnp.dtype(jnp.float32)))
+    dprojected, *sums = pallas.call(
         functools.partial(_backward_kernel, drop, tuning),
         grid=(slots,),
-        in_specs=[pallas.slot_of(*array.shape[1:]) for array in arguments],
+        in_specs=[
+            *(pallas.slot_of(*array.shape[1:]) for array in arguments),
+            pallas.slot_of(*doutputs.shape[1:], within=layer),
+        ],
         out_specs=[pallas.slot_of(*shape) for shape, _ in results],
         out_shape=[jax.ShapeDtypeStruct((slots, *shape), dtype) for shape, dtype in results],
         name="lstm_backward",
         warps=tuning.warps,
-    )(*arguments)
-    return dprojected, dbias
+    )(*arguments, noise)
+    return dprojected, sums[0] if sums else dprojected.sum((1, 2), dtype=jnp.float32)
 
 
 def _backward_kernel(
@@ -203,19 +214,21 @@ def _backward_kernel(
     tuning: Tuning,
     doutputs: Any,
     recurrent: Any,
-    noise: Any,
     gates: Any,
     cells: Any,
+    noise: Any,
     dprojected: Any,
-    dbias: Any,
+    *dbias: Any,
 ) -> None:
     time, batch, units = doutputs.shape
-    weights = _Weights(recurrent, units, by_rows=not tuning.transposed, resident=tuning.resident)
+    weights = _Weights(recurrent, units, by_rows=False, resident=tuning.resident)
 
     def step(number: jax.Array, carry: Any) -> Any:
-        dh, dc, sums = carry
+        dh, dc, sums, after = carry
         t = time - 1 - number
-        early = [_load(gates, t, gate=k) for k in range(4)] if tuning.early else []
+        own, random = _load(doutputs, t), _load(noise, t)
+        after = after[0] if after else _load(cells, t + 1)
+        early = [_load(gates, t, gate=k) for k in range(4)] + [_load(cells, t)] if tuning.early else []
         product, new_sums = jnp.zeros_like(dh), list(sums)
 
         def gate(k: int) -> jax.Array:
@@ -223,29 +236,31 @@ def _backward_kernel(
 
         def finish(k: int, derivative: jax.Array) -> jax.Array:
             """Store a gate's derivative; return its share of that of the state before."""
-            new_sums[k] = new_sums[k] + derivative.sum(0)
+            if new_sums:
+                new_sums[k] = new_sums[k] + derivative.sum(0)
             rounded = derivative.astype(doutputs.dtype)
             _store(dprojected, t, rounded, gate=k)
-            return pallas.dot(rounded, weights[k], transposed=tuning.transposed)
+            return pallas.dot(rounded, weights[k], transposed=True)
 
         # One gate after the other, so that few numbers are alive at a time.
-        own = _load(doutputs, t).astype(jnp.float32)
-        dh = dh + dropped(own, _load(noise, t).astype(jnp.int32), drop)
-        squashed = pallas.tanh(_load(cells, t + 1).astype(jnp.float32))
+        dh = dh + dropped(own.astype(jnp.float32), random.astype(jnp.int32), drop)
+        squashed = pallas.tanh(after.astype(jnp.float32))
         o = gate(3)
         dc = dc + dh * o * (1 - squashed * squashed)
         product += finish(3, dh * squashed * o * (1 - o))
         i, g = gate(0), gate(2)
         product += finish(2, dc * i * (1 - g * g))
         product += finish(0, dc * g * i * (1 - i))
-        f, before = gate(1), _load(cells, t).astype(jnp.float32)
-        product += finish(1, dc * before * f * (1 - f))
-        return product, dc * f, tuple(new_sums)
+        f, before = gate(1), early[4] if early else _load(cells, t)
+        product += finish(1, dc * before.astype(jnp.float32) * f * (1 - f))
+        return product, dc * f, tuple(new_sums), (before,) if tuning.carried else ()
 
     zero = jnp.zeros((_rows(batch), units), jnp.float32)
-    _, _, sums = jax.lax.fori_loop(0, time, step, (zero, zero, (jnp.zeros(units, jnp.float32),) * 4))
+    last = (_load(cells, time),) if tuning.carried else ()
+    start = (zero, zero, (jnp.zeros(units, jnp.float32),) * (4 if dbias else 0), last)
+    _, _, sums, _ = jax.lax.fori_loop(0, time, step, start)
     for k, total in enumerate(sums):
-        dbias[pallas.part(k * units, units)] = total
+        dbias[0][pallas.part(k * units, units)] = total
 
 
 class _Weights:
@@ -285,8 +300,3 @@ def _load(reference: Any, t: Any = None, *, gate: int = -1) -> jax.Array:
 def _store(reference: Any, t: Any, values: jax.Array, *, gate: int = -1) -> None:
     place, exists = _tile(reference, t, gate)
     pallas.store(place, values, exists)
-
-
-def _tuning(dtype: Any) -> Tuning:
-    """Return what was fastest on an H200."""
-    return Tuning() if dtype == jnp.bfloat16 else Tuning(resident=0)
