@@ -18,7 +18,7 @@ from levelfield.rules import Rule, get_rule
 from levelfield.schedules import SCHEDULES
 from levelfield.taxonomy.inclusions import inclusions_between, known_inclusions
 from levelfield.training.parts import parts
-from levelfield.training.program import Job
+from levelfield.training.step import Job
 from levelfield.workload import Workload
 from levelfield.workloads import get_workload, workload_names
 
