@@ -146,14 +146,11 @@ def test_dropout_acts_on_the_inputs_and_outputs_of_each_layer(torch: Any, small_
     close(logits.swapaxes(0, 1), expected)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 0.02)])
-def test_all_slots_at_once_have_the_gradients_of_each(
-    monkeypatch: pytest.MonkeyPatch, dtype: Any, tolerance: float
-) -> None:
+def test_all_slots_at_once_have_the_gradients_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same dropout, and from zero state where an epoch begins."""
     net = war_and_peace_lstm.Net(units=16)
     monkeypatch.setattr(war_and_peace_lstm, "NET", net)
-    slots, streams, window = 3, 5, 4
+    slots, streams, window = 3, 5, 2
     random = np.random.default_rng(0)
     single, _ = model(net, jnp.zeros((streams, window), jnp.int32), net.zero(streams))
     params, state = jax.tree.map(
@@ -165,12 +162,13 @@ def test_all_slots_at_once_have_the_gradients_of_each(
 
     plain = jax.vmap(jax.value_and_grad(war_and_peace_lstm.loss, has_aux=True))
     (losses, ends), gradients = jax.jit(plain)(params, state, batch, keys, {})
-    own = functools.partial(war_and_peace_lstm._gradients, dtype)
-    actual = jax.jit(own)(params, state, batch, keys, {})
-    assert jax.tree.structure(actual) == jax.tree.structure((losses, gradients, ends))
-    for ours, expected in zip(jax.tree.leaves(actual), jax.tree.leaves((losses, gradients, ends)), strict=True):
-        assert ours.dtype == expected.dtype == jnp.float32
-        assert jnp.linalg.norm(ours - expected) < tolerance * jnp.linalg.norm(expected)
+    for dtype, tolerance in ((jnp.float32, 1e-5), (jnp.bfloat16, 0.02)):
+        own = functools.partial(war_and_peace_lstm._gradients, dtype)
+        actual = jax.jit(own)(params, state, batch, keys, {})
+        assert jax.tree.structure(actual) == jax.tree.structure((losses, gradients, ends))
+        for ours, expected in zip(jax.tree.leaves(actual), jax.tree.leaves((losses, gradients, ends)), strict=True):
+            assert ours.dtype == expected.dtype == jnp.float32
+            assert jnp.linalg.norm(ours - expected) < tolerance * jnp.linalg.norm(expected)
 
 
 def test_without_a_gpu_the_plain_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
