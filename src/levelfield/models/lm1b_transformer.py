@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from levelfield.datasets.lm1b import PAD, VOCABULARY
-from levelfield.models.layers import Embed
+from levelfield.models.layers import Dense, Embed
 from levelfield.workloads.lm1b_transformer import LENGTH
 
 
@@ -25,8 +25,8 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         *outer, width = x.shape
 
-        def dense(name: str) -> nn.Dense:
-            return nn.Dense(width, use_bias=False, kernel_init=nn.initializers.glorot_uniform(), name=name)
+        def dense(name: str) -> Dense:
+            return Dense(width, use_bias=False, kernel_init=nn.initializers.glorot_uniform(), name=name)
 
         query, key, value = (
             dense(name)(x).reshape(*outer, self.heads, width // self.heads) for name in ("query", "key", "value")
@@ -45,8 +45,8 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x + Attention(self.heads)(_layer_norm(x))
         glorot = nn.initializers.glorot_uniform()
-        hidden = nn.relu(nn.Dense(self.hidden, kernel_init=glorot)(_layer_norm(x)))
-        return x + nn.Dense(x.shape[-1], kernel_init=glorot)(hidden)
+        hidden = nn.relu(Dense(self.hidden, kernel_init=glorot)(_layer_norm(x)))
+        return x + Dense(x.shape[-1], kernel_init=glorot)(hidden)
 
 
 class Net(nn.Module):
@@ -70,7 +70,7 @@ class Net(nn.Module):
         x = x + positions(x.shape[1], self.width).astype(x.dtype)
         for _ in range(self.layers):
             x = Block(self.heads, self.hidden)(x)
-        return nn.Dense(self.vocabulary, use_bias=False, kernel_init=normal)(_layer_norm(x))
+        return Dense(self.vocabulary, use_bias=False, kernel_init=normal)(_layer_norm(x))
 
 
 def _layer_norm(x: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import LSTM, Dropout, Embed, classification_metrics, cross_entropy
+from levelfield.models.layers import LSTM, Dense, Dropout, Embed, classification_metrics, cross_entropy
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
 
@@ -38,7 +38,7 @@ class Net(nn.Module):
             end, x = lstm.resume(start, lstm.project(x))
             x = Dropout(0.2)(x, train)
             final.append(end)
-        return nn.Dense(self.characters, kernel_init=glorot)(x), tuple(final)
+        return Dense(self.characters, kernel_init=glorot)(x), tuple(final)
 
     def zero(self, streams: int) -> Any:
         """Return the initial state (h, c) of each layer."""
