@@ -23,7 +23,7 @@ from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.precision import products
-from levelfield.training.program import Program, program, use_every_core
+from levelfield.training.program import Program, keep_programs, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.training.step import Job
 from levelfield.trial import Failure, Point, Progress
@@ -38,6 +38,7 @@ class JaxExecutor:
         if slots is not None and slots < 1:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
         use_every_core()
+        keep_programs()
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[str, float] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.environment import available_cores
+from levelfield.environment import available_cores, cache_folder
 from levelfield.errors import UsageError
 from levelfield.training.feeds import Feeds
 from levelfield.training.options import evaluated_weights
@@ -40,6 +41,20 @@ def use_every_core() -> None:
         return
     with suppress(RuntimeError):  # JAX has started: its devices are fixed
         jax.config.update("jax_num_cpu_devices", available_cores())
+
+
+def keep_programs() -> None:
+    """Keep compiled programs in the cache, so that another run of a study starts training at once.
+
+    Several processes may share the folder. An entry that cannot be read or written only costs the compilation.
+    """
+    folder = cache_folder()
+    if folder is None or jax.config.jax_compilation_cache_dir:  # or the user has chosen a folder for JAX
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
 
 
 def leave_accelerators() -> None:
