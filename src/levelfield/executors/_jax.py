@@ -61,7 +61,7 @@ class JaxExecutor:
 
     def train(self, study: Study, take: Take) -> Generator[Progress]:
         """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
-        while batch := take(self._count(study)):
+        while batch := take(self.slots(study)):
             in_flight = {point.index: point for point in batch.points}
             try:
                 yield from self._train(study, batch.optimizer, in_flight, take)
@@ -72,7 +72,7 @@ class JaxExecutor:
 
     def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:
         """Train an optimizer's points, those in flight first, until none is left; keep track of those in flight."""
-        slots, waiting = self._count(study), list(in_flight.values())
+        slots, waiting = self.slots(study), list(in_flight.values())
 
         def next_points(count: int) -> list[Point]:
             points, waiting[:] = waiting[:count], waiting[count:]
@@ -119,7 +119,7 @@ class JaxExecutor:
         origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
 
-    def _count(self, study: Study) -> int:
+    def slots(self, study: Study) -> int:
         """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
 
         It does not depend on how many trials are left, so that a resumed run rounds like an uninterrupted one.
