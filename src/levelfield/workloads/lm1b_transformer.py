@@ -41,5 +41,4 @@ WORKLOAD = Workload(
     **imported("levelfield.models.lm1b_transformer", "init", "loss", "evaluate"),
     dataset="lm1b",
     slots_per_core=1,
-    slots_per_gpu=1,
 )

@@ -52,5 +52,4 @@ WORKLOAD = Workload(
     sequential=True,
     dataset="war_and_peace",
     slots_per_core=1,
-    slots_per_gpu=256,
 )
