@@ -91,8 +91,7 @@ class Workload(BaseWorkload):
     # batch to the next, and ``evaluate`` gets a whole split at once.
     sequential: bool = False
     dataset: str | None = None  # the data set that must be downloaded first
-    slots_per_core: int = 4  # the fastest number, measured with benchmarks/throughput.py
-    slots_per_gpu: int = 256
+    slots_per_core: int = 4  # on a CPU: the fastest number, from benchmarks/throughput.py; on a GPU, runs measure it
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from levelfield.data import Stream
+from levelfield.environment import cache_folder
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Speed, Take, hand_out
 from levelfield.provenance import package_versions
@@ -24,8 +26,9 @@ from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.parts import parts
 from levelfield.training.precision import products
-from levelfield.training.program import Program, program, use_every_core
+from levelfield.training.program import Program, keep_programs, load_data, program, use_every_core
 from levelfield.training.slots import train
+from levelfield.training.speed import measured
 from levelfield.training.step import Job
 from levelfield.trial import Failure, Point, Progress, StepTime
 from levelfield.user_code import failure_details, failure_line
@@ -39,8 +42,10 @@ class JaxExecutor:
         if slots is not None and slots < 1:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
         use_every_core()
+        keep_programs()
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[str, float] = {}
+        self._measured: dict[str, int] = {}  # slots
 
     def check(self, study: Study) -> None:
         workload = jax_workload(study)
@@ -61,7 +66,7 @@ class JaxExecutor:
 
     def train(self, study: Study, take: Take) -> Generator[Progress]:
         """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
-        while batch := take(self._count(study)):
+        while batch := take(self.slots(study)):
             in_flight = {point.index: point for point in batch.points}
             try:
                 yield from self._train(study, batch.optimizer, in_flight, take)
@@ -72,7 +77,7 @@ class JaxExecutor:
 
     def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:
         """Train an optimizer's points, those in flight first, until none is left; keep track of those in flight."""
-        slots, waiting = self._count(study), list(in_flight.values())
+        slots, waiting = self.slots(study), list(in_flight.values())
 
         def next_points(count: int) -> list[Point]:
             points, waiting[:] = waiting[:count], waiting[count:]
@@ -124,14 +129,33 @@ class JaxExecutor:
         origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
 
-    def _count(self, study: Study) -> int:
+    def slots(self, study: Study) -> int:
         """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
 
         It does not depend on how many trials are left, so that a resumed run rounds like an uninterrupted one.
         """
         devices = jax.local_device_count()
-        slots = min(self._slots or _fastest(jax_workload(study)) * devices, study.pool)
+        slots = min(self._slots or self._fastest(study) * devices, study.pool)
         return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
+
+    def _fastest(self, study: Study) -> int:
+        """Return how many slots train fastest on each device: a number per workload on a CPU, measured on a GPU."""
+        workload = jax_workload(study)
+        if jax.default_backend() == "cpu":
+            return workload.slots_per_core
+        if isinstance(load_data(workload).train, Stream):
+            return 1  # reading the data of several trials takes longer than training them
+        first = next(iter(study.optimizers))
+        about = study.definition(first) | {"steps": 0, "eval_interval": 0, "seed": "", "space": {}}
+        here = {key: value for key, value in self._provenance(study).items() if key != "platform"}
+        key = digest(about | here)
+        if key not in self._measured:
+            folder = cache_folder()
+            file = folder / "slots" / f"{study.workload}-{key}.json" if folder else None
+            most = max(1, study.pool // jax.local_device_count())
+            values = Search(study, first).point(0).hyperparameters
+            self._measured[key] = measured(job(study, first), values, file, most)
+        return self._measured[key]
 
     def _provenance(self, study: Study) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
@@ -187,10 +211,6 @@ def _halved(slots: int) -> int:
     """Return half as many slots, with the same number on each device."""
     devices = jax.local_device_count()
     return max(slots // 2 // devices * devices, min(slots // 2, devices))
-
-
-def _fastest(workload: Workload) -> int:
-    return workload.slots_per_core if jax.default_backend() == "cpu" else workload.slots_per_gpu
 
 
 def _precision(study: Study) -> str:

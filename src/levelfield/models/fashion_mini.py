@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.convolution import conv
 from levelfield.models.image_classifier import Classifier
+from levelfield.models.layers import Conv, Dense
 
 
 class Net(nn.Module):
@@ -16,9 +16,9 @@ class Net(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         for features in (16, 32):
-            x = nn.Conv(features, (3, 3), strides=2, padding=1, conv_general_dilated=conv)(x)
+            x = Conv(features, (3, 3), strides=2, padding=1)(x)
             x = nn.relu(x)
-        return nn.Dense(10)(x.reshape(len(x), -1))
+        return Dense(10)(x.reshape(len(x), -1))
 
 
 def prepare(images: jax.Array) -> jax.Array:

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels import pallas
-from levelfield.models.convolution import conv
 from levelfield.models.image_classifier import Classifier
-from levelfield.models.layers import max_pool
+from levelfield.models.layers import Conv, Dense, add_bias, max_pool
 
 
 class Net(nn.Module):
@@ -28,11 +27,11 @@ class Net(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         for layer, features in enumerate(self.features):
-            x = nn.Conv(features, (5, 5), padding=2, use_bias=False, conv_general_dilated=conv)(x)
+            x = Conv(features, (5, 5), padding=2, use_bias=False)(x)
             # Bias and ReLU are monotone: applied after the pooling they give the same on a quarter of the values.
-            x = nn.relu(max_pool(x) + self.param(f"bias_{layer}", nn.initializers.zeros, (features,)))
-        x = nn.relu(nn.Dense(self.hidden)(x.reshape(len(x), -1)))
-        return nn.Dense(10)(x)
+            x = nn.relu(add_bias(max_pool(x), self.param(f"bias_{layer}", nn.initializers.zeros, (features,))))
+        x = nn.relu(Dense(self.hidden)(x.reshape(len(x), -1)))
+        return Dense(10)(x)
 
 
 def prepare(images: jax.Array) -> jax.Array:

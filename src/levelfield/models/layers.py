@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from levelfield.errors import UsageError
+from levelfield.models.convolution import conv
 
 
 def max_pool(inputs: jax.Array) -> jax.Array:
@@ -97,13 +98,45 @@ def _normalize_backward(epsilon: float, residuals: Any, derivatives: Any) -> tup
 _normalized.defvjp(_normalize, _normalize_backward)
 
 
+# The gradient of a parameter that is used many times adds up all of its uses. These layers do that in float32 even if
+# the parameters are in bfloat16: numbers are added to a bias, and taken from a table, in float32, and then rounded.
+
+
+def add_bias(inputs: jax.Array, bias: jax.Array) -> jax.Array:
+    return (inputs.astype(jnp.float32) + bias.astype(jnp.float32)).astype(inputs.dtype)
+
+
+def _with_wide_bias(inputs: Any, kernel: Any, bias: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    inputs, kernel = nn.dtypes.promote_dtype(inputs, kernel, dtype=dtype)
+    return inputs, kernel, None if bias is None else bias.astype(jnp.float32)
+
+
+class Dense(nn.Dense):
+    """flax's linear layer."""
+
+    promote_dtype: Any = _with_wide_bias
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return super().__call__(inputs).astype(inputs.dtype)
+
+
+class Conv(nn.Conv):
+    """flax's convolution, lowered for the platform."""
+
+    promote_dtype: Any = _with_wide_bias
+    conv_general_dilated: Any = conv
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return super().__call__(inputs).astype(inputs.dtype)
+
+
 def lookup(table: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return rows of a table. The gradient of a row adds up all of its uses, in float32."""
+    """Return rows of a table."""
     return table.astype(jnp.float32)[indices].astype(table.dtype)
 
 
 class Embed(nn.Embed):
-    """flax's embedding, with gradients that are added up in float32."""
+    """flax's embedding."""
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         return lookup(self.embedding, inputs)
@@ -139,7 +172,7 @@ class LSTM(nn.Module):
     bias_init: Any = nn.initializers.zeros
 
     def setup(self) -> None:
-        self.input = nn.Dense(4 * self.units, kernel_init=self.input_init, bias_init=self.bias_init)
+        self.input = Dense(4 * self.units, kernel_init=self.input_init, bias_init=self.bias_init)
         self.recurrent = self.param("recurrent", self.recurrent_init, (self.units, 4 * self.units))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from levelfield.datasets.lm1b import PAD, VOCABULARY
-from levelfield.models.layers import Embed
+from levelfield.models.layers import Dense, Embed
 from levelfield.models.transformer import Block, LayerNorm
 from levelfield.workloads.lm1b_transformer import LENGTH
 
@@ -38,7 +38,7 @@ class Net(nn.Module):
         x = x + positions(x.shape[1], self.width).astype(x.dtype)
         for _ in range(self.layers):
             x = Block(self.heads, self.hidden, nn.relu, bias=True, epsilon=1e-6)(x)
-        return nn.Dense(self.vocabulary, use_bias=False, kernel_init=normal)(LayerNorm(1e-6, bias=True)(x))
+        return Dense(self.vocabulary, use_bias=False, kernel_init=normal)(LayerNorm(1e-6, bias=True)(x))
 
 
 def positions(length: int, width: int) -> np.ndarray:

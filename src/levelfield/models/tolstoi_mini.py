@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import LSTM, Embed, classification_metrics, cross_entropy, lookup
+from levelfield.models.layers import LSTM, Dense, Embed, classification_metrics, cross_entropy, lookup
 from levelfield.workloads.tolstoi_mini import CHARACTERS, WINDOW
 
 
@@ -23,7 +23,7 @@ class Net(nn.Module):
         lstm = LSTM(self.units)
         # A character contributes the same to the gates wherever it occurs: project the alphabet, not the text.
         gates = lstm.project(Embed(CHARACTERS, self.units)(jnp.arange(CHARACTERS)))
-        return nn.Dense(CHARACTERS)(lstm.recur(lookup(gates, characters)))
+        return Dense(CHARACTERS)(lstm.recur(lookup(gates, characters)))
 
 
 def init(key: jax.Array) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from levelfield.kernels import pallas
 from levelfield.kernels.dropout import dropped, random_bytes
 from levelfield.kernels.products import batched_product, weight_gradient
 from levelfield.kernels.recurrence import recurrence
-from levelfield.models.layers import LSTM, Embed, classification_metrics, cross_entropy
+from levelfield.models.layers import LSTM, Dense, Embed, classification_metrics, cross_entropy
 from levelfield.workload import Gradients, Precision
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
@@ -51,7 +51,7 @@ class Net(nn.Module):
             end, x = lstm.resume(start, lstm.project(x))
             x = x if noise is None else dropped(x, noise[layer + 1], self.drop(layer))
             final.append(end)
-        return nn.Dense(self.characters, kernel_init=glorot)(x).swapaxes(0, 1), tuple(final)
+        return Dense(self.characters, kernel_init=glorot)(x).swapaxes(0, 1), tuple(final)
 
     def drop(self, layer: int) -> int:
         """Return how many of 256 outputs of a layer are dropped."""

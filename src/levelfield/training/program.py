@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.environment import available_cores
+from levelfield.environment import available_cores, cache_folder
 from levelfield.errors import UsageError
 from levelfield.training.feeds import Feeds
 from levelfield.training.options import evaluated_weights
@@ -41,6 +42,22 @@ def use_every_core() -> None:
         return
     with suppress(RuntimeError):  # JAX has started: its devices are fixed
         jax.config.update("jax_num_cpu_devices", available_cores())
+
+
+def keep_programs() -> None:
+    """Keep compiled programs in the cache, so that another run of a study starts training at once.
+
+    Several processes may share the folder. An entry that cannot be read or written only costs the compilation.
+    """
+    folder = cache_folder()
+    if folder is None or getattr(
+        jax.config, "jax_compilation_cache_dir", None
+    ):  # or the user has chosen a folder for JAX
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
 
 
 def leave_accelerators() -> None:
@@ -77,13 +94,13 @@ class _Common:
 
         def evaluate(model: Any, arrays: Any) -> Any:
             with products(precision):
-                return jax.vmap(functools.partial(_evaluate, workload), in_axes=(0, None))(model, arrays)
+                return _over_slots(workload, lambda model: _evaluate(workload, model, arrays), model)
 
         self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
 
         def evaluate_batch(model: Any, batch: Any) -> Any:
             with products(precision):
-                return jax.vmap(lambda params, state: _totals(workload.evaluate(params, state, batch)))(*model)
+                return _over_slots(workload, lambda model: _totals(workload.evaluate(model[0], model[1], batch)), model)
 
         self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
 
@@ -255,6 +272,17 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
     train, evaluation = load_data(workload)
     held = {split: content for split, content in evaluation.items() if not isinstance(content, Pass)}
     return jax.device_put((() if isinstance(train, Stream) else train, held), NamedSharding(mesh, _WHOLE))
+
+
+def _over_slots(workload: Workload, evaluate: Callable[[Any], Any], model: tuple[Any, Any]) -> Any:
+    """Evaluate the models of all slots.
+
+    On a GPU, one after the other, because many examples fill it and convolutions of one model are faster than grouped
+    ones; but side by side if the examples must be read in order.
+    """
+    if jax.default_backend() == "cpu" or workload.sequential:
+        return jax.vmap(evaluate)(model)
+    return jax.lax.map(evaluate, model)
 
 
 def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[str, Any]) -> Mapping[str, Any]:

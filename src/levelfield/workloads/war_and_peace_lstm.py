@@ -52,6 +52,5 @@ WORKLOAD = Workload(
     sequential=True,
     dataset="war_and_peace",
     slots_per_core=1,
-    slots_per_gpu=256,
     version=2,  # version 1 dropped units by other random bits, and twice between the layers
 )
