@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
+from regression import WORKLOAD
 
+import levelfield as lf
 from levelfield.errors import UsageError
+from levelfield.executors._jax import JaxExecutor
+from levelfield.executors.base import Batch
 from levelfield.kernels import pallas
+from levelfield.search import Search
 
 
 @pytest.fixture
@@ -55,3 +61,23 @@ def test_on_a_cpu_there_is_nothing_to_say() -> None:
         pytest.skip("this looks at a machine with no GPU")
     assert pallas.unavailable_because() == "there is no GPU"
     assert pallas.note() == ""
+
+
+@pytest.mark.parametrize(("own", "expected"), [(lambda precision: None, ["no kernels here"]), (None, [])])
+def test_a_run_says_once_that_it_trains_without_kernels(
+    own: Any, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so if the workload has kernels, and whatever the number of optimizers."""
+    monkeypatch.setattr(pallas, "note", lambda: "no kernels here")
+    lf.register_workload(replace(WORKLOAD, name="least_squares_notes", batched=own))
+    optimizers = {name: {"rule": "sgd", "learning_rate": {"log": [0.01, 0.1]}} for name in ("a", "b")}
+    study = lf.Study(workload="least_squares_notes", steps=2, trials=1, pool=1, optimizers=optimizers)
+    left = {name: Search(study, name).point(0) for name in optimizers}
+
+    def take(count: int, optimizer: str | None = None) -> Batch | None:
+        name = next((name for name in left if optimizer in (None, name)), None)
+        return Batch(name, [left.pop(name)]) if name else None
+
+    progress = list(JaxExecutor(1).train(study, take))
+    assert sum(len(part.finished) for part in progress) == 2
+    assert [part.note for part in progress if part.note] == expected

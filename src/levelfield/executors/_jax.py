@@ -18,6 +18,7 @@ from levelfield.data import Stream
 from levelfield.environment import cache_folder
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Speed, Take, hand_out
+from levelfield.kernels import pallas
 from levelfield.provenance import package_versions
 from levelfield.search import Search
 from levelfield.study import Study, digest, workload_of
@@ -46,6 +47,7 @@ class JaxExecutor:
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[str, float] = {}
         self._measured: dict[str, int] = {}  # slots
+        self._said = ""  # about kernels that cannot be used
 
     def check(self, study: Study) -> None:
         workload = jax_workload(study)
@@ -69,6 +71,10 @@ class JaxExecutor:
         while batch := take(self.slots(study)):
             in_flight = {point.index: point for point in batch.points}
             try:
+                note = pallas.note() if jax_workload(study).batched and study.precision != "float32" else ""
+                if note and note != self._said:
+                    self._said = note
+                    yield Progress(batch.optimizer, running=len(in_flight), note=note)
                 yield from self._train(study, batch.optimizer, in_flight, take)
             except (Exception, SystemExit) as error:  # custom code can raise anything
                 reason, details = failure_line(error), failure_details(error)
