@@ -11,7 +11,7 @@ import pytest
 
 from levelfield.workloads import get_workload
 
-EMBEDDED = ("fashion_mini", "tolstoi_mini", "quadratic", "wilson")
+EMBEDDED = ("fashion_mini", "tolstoi_mini", "tolstoi_gpt", "quadratic", "wilson")
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
