@@ -43,12 +43,14 @@ LARGE = {"fashion_mnist_cnn": (1, 4), "cifar10_resnet32": (1, 2), "war_and_peace
 class Slots:
     """Trials that fill a number of slots and never finish."""
 
+    precision: Any = "tf32"
+
     def __init__(self, workload: Workload, slots: int, evaluate: bool = False) -> None:
         short = workload.name in LARGE and not evaluate
         self.slots, self._evaluate, self._interval = slots, evaluate, STRETCH if short else workload.eval_interval
         steps = 1_000_000 * self._interval
         job = Job(workload, get_rule("adam"), "constant", steps, workload.batch_size, self._interval, tuple(ADAM))
-        self._program = program(job, slots)
+        self._program = program(job._replace(precision=self.precision), slots)
         numbers = {name: np.full(slots, value) for name, value in ADAM.items()}
         self._held = self._program.fill(self._program.empty(), np.ones(slots, bool), np.arange(slots), numbers)
 
@@ -136,8 +138,10 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(EMBEDDED), help="comma-separated names")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of each timed turn")
     parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
+    parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="tf32", help="levelfield's")
     parser.add_argument("--training-only", action="store_true", help="skip evaluation, which takes long to measure")
     arguments = parser.parse_args()
+    Slots.precision = arguments.precision
     use_every_core()
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
