@@ -17,9 +17,11 @@ import pytest
 import levelfield as lf
 from levelfield.errors import LevelfieldError, SpaceError, UnknownName, UsageError
 from levelfield.hyperparameters import NOT_NEGATIVE, POSITIVE
+from levelfield.rules import get_rule
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, known_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.taxonomy.witnesses import Witness
+from levelfield.training import following
 
 INFINITY = math.inf
 
@@ -201,19 +203,20 @@ def test_optaxs_adam_in_adan_as_b2_goes_to_1():
     assert 0.8 <= result.order <= 1.2
 
 
-def test_muon_follows_sgd_on_square_matrices_alone():
-    """Its step is scaled by the length of the momentum (1, 0, 0: no orthogonalization), which the rate undoes.
+@pytest.mark.parametrize(("shape", "follows"), [((4, 4), True), ((4, 2), False), ((4,), False)])
+def test_muon_follows_sgd_on_square_matrices_alone(shape, follows):
+    """Without orthogonalization (coefficients 1, 0, 0), and with ``adaptive``, which undoes the normalization.
 
-    Other parameters are trained by AdamW, so no study has this inclusion.
+    It scales a matrix that is not square by its shape, and trains a vector by AdamW, so no study has this inclusion.
     """
-    gradient = jax.random.normal(jax.random.key(0), (4, 4))
-    tx = lf.optimizer(
-        "optax.contrib.muon", learning_rate=0.1, ns_coeffs_1=1.0, ns_coeffs_2=0.0, ns_coeffs_3=0.0, beta=0.0, eps=0.0
-    )
-    step, _ = tx.update(gradient, tx.init(gradient), gradient)
-    direction = gradient / jnp.linalg.norm(gradient)
-    assert jnp.allclose(step, -0.1 * direction, rtol=1e-5)
-    assert between("sgd", "optax.contrib.muon") == []
+    gradients = jax.random.normal(jax.random.key(0), (20, *shape))
+    coefficients = {"ns_coeffs_1": 1.0, "ns_coeffs_2": 0.0, "ns_coeffs_3": 0.0}
+    switches = {"nesterov": False, "adaptive": True}
+    values = {"learning_rate": lambda t: 0.1 * (1 - 0.9 ** (t + 1)) / (1 - 0.9), "beta": 0.9, "eps": 0.0}
+    muon = following.trajectory(get_rule("optax.contrib.muon"), values | coefficients | switches, gradients)
+    sgd = following.trajectory(get_rule("optax.sgd"), {"learning_rate": 0.1, "momentum": 0.9}, gradients)
+    assert jnp.allclose(muon, sgd, rtol=1e-3, atol=1e-4) == follows
+    assert between("optax.sgd", "optax.contrib.muon") == []
 
 
 # Inclusions between any two rules
@@ -460,8 +463,14 @@ def without_a_default(learning_rate, *, scale):
 
 
 UNREGISTERED = {
-    "towards": ("sgd", scaled, {"limit": "scale", "towards": 1.0}, lf.LevelfieldError, "1.0.*infinity.*0"),
-    "minus infinity": ("sgd", scaled, {"limit": "scale", "towards": -INFINITY}, lf.LevelfieldError, "-inf"),
+    "towards": ("sgd", scaled, {"limit": "scale", "towards": 2.0}, lf.LevelfieldError, "2.0.*infinity.*0 or 1"),
+    "minus infinity": (
+        "sgd",
+        scaled,
+        {"limit": "scale", "towards": -INFINITY},
+        lf.LevelfieldError,
+        "-inf: scale of .* is in",
+    ),
     "takes what the special has not": ("sgd", of_neither, {}, UnknownName, "'momentum' of sgd"),
     "opens what the general has not": ("sgd", misspelt, {"limit": "scael"}, UnknownName, "did you mean 'scale'"),
     "limit not open": ("sgd", hard, {"limit": "scale"}, lf.LevelfieldError, "'scale'.*open"),

@@ -218,6 +218,10 @@ def _check_names(inclusion: Inclusion, witness: Witness, special: Rule, general:
             raise UnknownName.of(f"hyperparameter of {general.name}", name, general.hyperparameters)
     if inclusion.limit is not None and inclusion.limit not in witness.open:
         raise UsageError(f"limit = {inclusion.limit!r}: the witness must leave it open, as a keyword after a *")
+    if inclusion.limit and not (about := general.hyperparameters[inclusion.limit]).allows(
+        inclusion.open[inclusion.limit]
+    ):
+        raise UsageError(f"towards = {inclusion.towards}: {inclusion.limit} of {general.name} is in {about.interval}")
     for name, default in witness.open.items():
         if default is inspect.Parameter.empty and name != inclusion.limit:
             raise UsageError(f"the witness leaves {name!r} open without a default; give it one, as in {name}=0.9")

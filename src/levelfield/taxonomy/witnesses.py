@@ -259,7 +259,7 @@ def adam_in_soap(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> Ma
 def adam_in_prodigy(
     learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, *, estim_lr0: Any = 1e-6
 ) -> Mapping[str, Any]:
-    """the estimate d stays at any d₀ (estim_lr_coef = 0), α_t = η_t / d₀, weight decay 0"""
+    """estim_lr_coef = 0, any d₀ (estim_lr0), weight decay 0, α_t = η_t / d₀"""
     return {
         "learning_rate": learning_rate / estim_lr0,
         "betas_1": beta1,
@@ -291,7 +291,7 @@ def adamw_in_ademamix(
 def adam_in_simplified_ademamix(
     step: Any, learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0
 ) -> Mapping[str, Any]:
-    """α = 0, rate η_t (1 − β₁) / (1 − β₁^(t+1)), weight decay 0"""
+    """α = 0, weight decay 0, α_t = η_t (1 − β₁) / (1 − β₁^(t+1))"""
     rate = learning_rate * (1 - b1) / (1 - b1 ** (step + 1))
     same = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
     return {"learning_rate": rate, **same, "alpha": 0.0, "weight_decay": 0.0}
@@ -302,7 +302,7 @@ def adam_in_simplified_ademamix(
 
 @witness(renames={"momentum": "b1"})
 def sgd_in_radam(step: Any, learning_rate: Any, momentum: Any = None, *, b2: Any = 0.999) -> Mapping[str, Any]:
-    """β₁ = γ, any β₂ < 1, threshold = 2 / (1 − β₂), which is out of reach, α_t = η_t (1 − γ^(t+1)) / (1 − γ)"""
+    """β₁ = γ, any β₂ < 1, threshold 2 / (1 − β₂), α_t = η_t (1 − γ^(t+1)) / (1 − γ)"""
     momentum = 0.0 if momentum is None else momentum
     rate = learning_rate * (1 - momentum ** (step + 1)) / (1 - momentum)
     return {"learning_rate": rate, "b1": momentum, "b2": b2, "threshold": 2 / (1 - b2), "nesterov": False}
@@ -310,13 +310,13 @@ def sgd_in_radam(step: Any, learning_rate: Any, momentum: Any = None, *, b2: Any
 
 @witness()
 def sgd_in_adadelta(learning_rate: Any, *, eps: Any, rho: Any = 0.9) -> Mapping[str, Any]:
-    """the same rate, any ρ, weight decay 0"""
+    """any ρ, weight decay 0, α_t = η_t"""
     return {"learning_rate": learning_rate, "rho": rho, "eps": eps, "weight_decay": 0.0}
 
 
 @witness()
 def sgd_in_acprop(learning_rate: Any, *, eps: Any, b1: Any = 0.9, b2: Any = 0.999) -> Mapping[str, Any]:
-    """α_t = ε η_t, any β₁ and β₂, weight decay 0"""
+    """any β₁ and β₂, weight decay 0, α_t = ε η_t"""
     return {
         "learning_rate": eps * learning_rate,
         "b1": b1,
@@ -341,12 +341,12 @@ def sgd_in_optimistic_gradient_descent(learning_rate: Any) -> Mapping[str, Any]:
 
 @witness()
 def sgd_in_momo(learning_rate: Any, *, lower_bound: Any) -> Mapping[str, Any]:
-    """β = 0, a fixed lower bound below what limits any step, weight decay 0"""
+    """β = 0, weight decay 0, a lower bound that does not adapt"""
     same = {"learning_rate": learning_rate, "beta": 0.0, "weight_decay": 0.0}
     return {**same, "lower_bound": lower_bound, "adapt_lower_bound": False}
 
 
 @witness()
 def sgd_in_polyak_sgd(learning_rate: Any, *, f_min: Any) -> Mapping[str, Any]:
-    """every step at the largest rate, which is 1, scaled by η_t"""
+    """a largest rate of 1, scaled by η_t"""
     return {"learning_rate": learning_rate, "max_learning_rate": 1.0, "f_min": f_min, "eps": 0.0}
