@@ -370,6 +370,15 @@ def test_draws_without_replacement(opened, comparison):
     assert outcome_table(page)["momentum"]["luck"] == ["–", ""]
 
 
+def test_trials_that_were_chosen_have_no_intervals(opened, comparison):
+    study = comparison.study.replace(search="imported", sampling="adaptive")
+    page = opened(lf.Comparison(Results.of(study, comparison.trials)))
+    for k in (1, 2):
+        ask(page, k=k)
+        assert {row["select"][1] for row in outcome_table(page).values()} == {"unknown"}
+        assert page.locator("#separated").text_content().startswith("Nothing is tested")
+
+
 def test_a_pool_with_fewer_than_k_trials_is_not_compared(page, comparison):
     ranges = {"momentum": {"learning_rate": (0.02, 2)}}
     narrow(page, comparison.study, ranges)
