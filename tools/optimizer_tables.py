@@ -16,6 +16,7 @@ from levelfield.hyperparameters import Hyperparameter
 from levelfield.optax_optimizers import optax_optimizers, refusal
 from levelfield.rules import Rule, get_rule
 from levelfield.schedules import SCHEDULES
+from levelfield.suggestions import suggestion
 from levelfield.taxonomy.inclusions import inclusions_between, known_inclusions
 from levelfield.training.parts import parts
 from levelfield.training.step import Job
@@ -23,12 +24,12 @@ from levelfield.workload import Workload
 from levelfield.workloads import get_workload, workload_names
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs/optimizers.md"
-PAPER = ("sgd", "momentum", "nesterov", "rmsprop", "rmsterov", "adam", "nadam")
+OWN = ("sgd", "momentum", "nesterov", "rmsprop", "rmsterov", "adam", "nadam", "soap", "cautious_adamw")
 
 
 def optimizers() -> str:
     trained = [get_rule(f"optax.{name}") for name in optax_optimizers() if not refusal(name)]
-    return table(COLUMNS, [get_rule(name) for name in PAPER] + trained)
+    return table(COLUMNS, [get_rule(name) for name in OWN] + trained)
 
 
 def refused() -> str:
@@ -54,11 +55,17 @@ def included(rule: Rule) -> str:
     return "; ".join(", ".join(specials) + limit for limit, specials in by_limit.items())
 
 
+def suggested(rule: Rule) -> str:
+    """Return the search space to start from, wherever it is used."""
+    return str(suggestion(rule.name))
+
+
 # Header → what it says about a rule.
 COLUMNS: dict[str, Callable[[Rule], str]] = {
     "optimizer": lambda rule: rule.name,
     "can be searched (default)": searched,
     "can be set (default)": fixed,
+    "suggested space": suggested,
     "includes": included,
 }
 
