@@ -540,6 +540,8 @@ SENSIBLE = {
     "rmsterov": {"learning_rate": 0.003, "momentum": 0.9, "rho": 0.9, "epsilon": 1e-2},
     "adam": {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-2},
     "nadam": {"learning_rate": 0.05, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-2},
+    "soap": {"learning_rate": optax.linear_schedule(0.1, 0.0, 500)},
+    "cautious_adamw": {"learning_rate": optax.linear_schedule(0.1, 0.0, 500)},
     "optax.adamw": {"learning_rate": optax.linear_schedule(0.1, 0.0, 500), "weight_decay": 0.0},
 }
 
@@ -563,7 +565,7 @@ def test_a_rule_minimizes_a_quadratic(rule):
     assert loss(end) < 1e-4 * loss(start)
 
 
-@pytest.mark.parametrize("rule", PAPER)
+@pytest.mark.parametrize("rule", [*PAPER, "soap", "cautious_adamw"])
 def test_a_rule_keeps_the_types_of_its_parameters(rule):
     """A step must not widen what it updates, or a loop on the device would refuse it."""
     tx = lf.optimizer(rule, **SENSIBLE[rule])
