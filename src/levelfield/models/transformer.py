@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -62,7 +62,7 @@ class Attention(nn.Module):
         return (attended.reshape(tokens.shape) @ output).reshape(x.shape)
 
 
-def attention_kernel(dtype: Any) -> str:
+def attention_kernel(dtype: Any) -> Literal["xla", "cudnn"]:
     """Return which of JAX's implementations to use: cuDNN's never stores the scores, but has only 16-bit types."""
     half = dtype in (jnp.bfloat16, jnp.float16)
     return "cudnn" if half and jax.default_backend() == "gpu" else "xla"
