@@ -2,11 +2,14 @@
 
     python benchmarks/throughput.py [--workloads fashion_mini,wilson] [--seconds 0.5] [--rounds 5]
 
-Both train the same model with adam at the same batch size, on a GPU if there is one. The contenders take turns of
---seconds each, so that other work on the machine slows down all of them, and the table shows medians over the rounds.
-PyTorch's number is its best: on a CPU, the better of one thread and the default number of threads; on a GPU, the better
-of eager mode and CUDA graphs (paper workloads only), with fused adam and TF32. Compilation is not counted for either.
-"with evaluation" includes levelfield's evaluations at the workload's default interval. Download the data sets first.
+Both train the same model with adam at the same batch size. The contenders take turns of --seconds each, so that other
+work on the machine slows down all of them, and the table shows medians over the rounds. On a CPU, PyTorch's number is
+the better of one thread and the default number of threads. "with evaluation" includes levelfield's evaluations at the
+workload's default interval. Compilation is not counted for either.
+
+With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
+one CUDA graph: compiled or not, whichever is faster. It also runs in --processes processes at once, which share the GPU
+under NVIDIA MPS. Download the data sets first.
 """
 
 from __future__ import annotations
@@ -16,28 +19,36 @@ import os
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two frameworks share the GPU memory
 
 import argparse
+import contextlib
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import torch
 from aligned import table
-from torch_trials import DEVICE, STRETCH, TorchTrial
+from torch_trials import DEVICE, STRETCH, TorchTrial, fastest
 
 from levelfield.rules import get_rule
-from levelfield.training.program import Job, program, use_every_core
-from levelfield.workload import Workload
+from levelfield.training.program import program, use_every_core
+from levelfield.training.step import Job
+from levelfield.workload import Precision, Workload
 from levelfield.workloads import get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "tolstoi_gpt", "quadratic", "wilson")
+LARGE = ("fashion_mnist_cnn", "cifar10_resnet32", "war_and_peace_lstm", "war_and_peace_gpt")
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
-SLOTS_PER_DEVICE = {"cpu": (1, 2, 4, 8), "gpu": (4, 16, 64, 256)}
-LARGE = {
-    "fashion_mnist_cnn": (1, 4),
-    "cifar10_resnet32": (1, 2),
-    "war_and_peace_lstm": (1, 256),
+SLOTS_PER_CORE = (1, 2, 4, 8)
+SLOTS_ON_GPU = {
+    "fashion_mnist_cnn": (1, 8, 32),
+    "cifar10_resnet32": (1, 32, 64),
+    "war_and_peace_lstm": (1, 264, 528),
     "war_and_peace_gpt": (1, 2, 4),
 }
 
@@ -47,12 +58,12 @@ LARGE = {
 class Slots:
     """Trials that fill a number of slots and never finish."""
 
-    def __init__(self, workload: Workload, slots: int, evaluate: bool = False) -> None:
+    def __init__(self, workload: Workload, slots: int, evaluate: bool = False, precision: Precision = "tf32") -> None:
         short = workload.name in LARGE and not evaluate
         self.slots, self._evaluate, self._interval = slots, evaluate, STRETCH if short else workload.eval_interval
         steps = 1_000_000 * self._interval
         job = Job(workload, get_rule("adam"), "constant", steps, workload.batch_size, self._interval, tuple(ADAM))
-        self._program = program(job, slots)
+        self._program = program(job._replace(precision=precision), slots)
         numbers = {name: np.full(slots, value) for name, value in ADAM.items()}
         self._held = self._program.fill(self._program.empty(), np.ones(slots, bool), np.arange(slots), numbers)
 
@@ -90,16 +101,12 @@ def formatted(rate: float) -> str:
 
 
 def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str]:
-    """Measure a workload and return its row of the table."""
+    """Measure a workload on the CPU and return its row of the table."""
     workload = get_workload(name)
-    threads = sorted({1, torch.get_num_threads()}) if DEVICE.type == "cpu" else [1]
-    on_gpu = DEVICE.type == "cuda"
-    backend = "cpu" if jax.default_backend() == "cpu" else "gpu"
-    per_device = LARGE.get(name, SLOTS_PER_DEVICE[backend]) if on_gpu or name not in LARGE else (1, 2)
-    counts = sorted({1, *(count * jax.local_device_count() for count in per_device)})
-    theirs = [TorchTrial(workload, ADAM, count) for count in threads]
-    if on_gpu and name in LARGE:
-        theirs.append(TorchTrial(workload, ADAM, compiled=True))
+    threads = sorted({1, torch.get_num_threads()})
+    per_core = (1, 2) if name in LARGE else SLOTS_PER_CORE
+    counts = sorted({1, *(count * jax.local_device_count() for count in per_core)})
+    theirs = [TorchTrial(workload, count) for count in threads]
     bare = [Slots(workload, count) for count in counts]
     evaluating = [] if training_only else [Slots(workload, count, evaluate=True) for count in counts]
     measured = rates([*theirs, *bare, *evaluating], rounds, seconds)
@@ -124,7 +131,51 @@ def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str
     ]
 
 
-HEADINGS = [
+def row_on_gpu(name: str, precision: Precision, rounds: int, seconds: float, shared: str) -> list[str]:
+    """Measure a workload on the GPU and return its row of the table."""
+    workload = get_workload(name)
+    pytorch = fastest(workload, precision)
+    ours = [Slots(workload, count, precision=precision) for count in SLOTS_ON_GPU[name]]
+    measured = rates([pytorch, *ours], rounds, seconds)
+    medians = {contender: statistics.median(values) for contender, values in measured.items()}
+    slots = max(ours, key=lambda contender: medians[contender])
+    return [
+        name,
+        precision,
+        f"{formatted(medians[pytorch])} ({pytorch.name})",
+        shared,
+        f"{formatted(medians[slots])} ({slots.slots} slots)",
+        f"{medians[slots] / medians[pytorch]:.1f}×",
+        "; ".join(f"{contender.slots}: {formatted(medians[contender])}" for contender in ours),
+    ]
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """Share the GPU among processes with this environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True)
+        try:
+            yield environment
+        finally:
+            subprocess.run(["nvidia-cuda-mps-control"], env=environment, input="quit", text=True, check=False)
+
+
+def together(name: str, precision: Precision, processes: int, seconds: float) -> float:
+    """Return the steps per second that PyTorch reaches with so many processes, all of them together."""
+    program = [sys.executable, str(Path(__file__).with_name("torch_trials.py")), name, precision, str(seconds)]
+    with mps() as environment:
+        running = [
+            subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(processes)
+        ]
+        for process in running:
+            process.stdout.readline()  # "ready"
+        return sum(float(process.communicate("\n")[0]) for process in running)
+
+
+CPU_HEADINGS = [
     "workload",
     "PyTorch steps/s",
     "levelfield trial-steps/s",
@@ -133,25 +184,48 @@ HEADINGS = [
     "share of evaluation",
     "slots: trial-steps/s",
 ]
+GPU_HEADINGS = [
+    "workload",
+    "precision",
+    "PyTorch steps/s",
+    "the same in several processes",
+    "levelfield trial-steps/s",
+    "ratio",
+    "slots: trial-steps/s",
+]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(EMBEDDED), help="comma-separated names")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    on_gpu = DEVICE.type == "cuda"
+    parser.add_argument("--workloads", default=",".join(LARGE if on_gpu else EMBEDDED), help="comma-separated names")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of each timed turn")
     parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
-    parser.add_argument("--training-only", action="store_true", help="skip evaluation, which takes long to measure")
+    parser.add_argument("--training-only", action="store_true", help="on a CPU: skip evaluation, which takes long")
+    parser.add_argument("--precisions", default="bfloat16,tf32", help="on a GPU: comma-separated")
+    parser.add_argument("--processes", type=int, default=4, help="on a GPU: PyTorch processes under MPS; 0 for none")
     arguments = parser.parse_args()
+    names, rounds, seconds = arguments.workloads.split(","), arguments.rounds, arguments.seconds
     use_every_core()
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
+    rows = [GPU_HEADINGS if on_gpu else CPU_HEADINGS]
+    if on_gpu:
+        cases = [(name, precision) for name in names for precision in arguments.precisions.split(",")]
+        count = arguments.processes
+        # Before JAX takes the GPU outside of MPS.
+        shared = {
+            case: f"{formatted(together(*case, count, rounds * seconds))} ({count})" if count else "–" for case in cases
+        }
+        measure = [lambda case=case: row_on_gpu(*case, rounds, seconds, shared[case]) for case in cases]
+    else:
+        measure = [lambda name=name: row(name, rounds, seconds, arguments.training_only) for name in names]
     print(
         f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}, {os.cpu_count()} cores, "
         f"jax {jax.__version__}, torch {torch.__version__} on {DEVICE}"
     )
-    rows = [HEADINGS]
-    for name in arguments.workloads.split(","):
-        rows.append(row(name, arguments.rounds, arguments.seconds, arguments.training_only))
+    for one in measure:
+        rows.append(one())
         print(", ".join(rows[-1]), flush=True)  # show each result right away, in case the rest takes too long
     print(table(rows))
 

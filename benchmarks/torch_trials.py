@@ -1,9 +1,19 @@
-"""The workloads in PyTorch, trained one trial at a time, as a baseline for speed."""
+"""The workloads in PyTorch, trained one trial at a time, as a baseline for speed.
+
+Run as a program, it trains one trial in the fastest way on a GPU and prints its steps per second; throughput.py starts
+several of these at once to share a GPU:
+
+    python benchmarks/torch_trials.py WORKLOAD PRECISION SECONDS
+"""
 
 from __future__ import annotations
 
+import contextlib
+import statistics
+import sys
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,20 +28,31 @@ STRETCH = 100 if DEVICE.type == "cuda" else 20  # steps between two clock readin
 Loss = Callable[..., torch.Tensor]  # takes the arrays of a batch
 
 
+class Model(NamedTuple):
+    """A workload in PyTorch: the network, its loss, and the arrays whose rows make a batch."""
+
+    net: nn.Module
+    loss: Loss
+    arrays: tuple[np.ndarray, ...]
+    batch_size: int
+
+
 class CharacterNet(nn.Module):
-    """An embedding, LSTM layers with dropout before and after each, and a linear layer."""
+    """An embedding, LSTM layers with dropout before and after them, and a linear layer.
+
+    All layers are one module, which cuDNN runs fastest. Between them it drops out once, where levelfield does twice.
+    """
 
     def __init__(self, characters: int, units: int, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         self.embed, self.out = nn.Embedding(characters, units), nn.Linear(units, characters)
-        self.layers = nn.ModuleList([nn.LSTM(units, units, batch_first=True) for _ in range(layers)])
+        self.lstm = nn.LSTM(units, units, layers, dropout=dropout)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        x = self.embed(characters)
-        for lstm in self.layers:
-            x = self.dropout(lstm(self.dropout(x))[0])
-        return self.out(x)  # type: ignore[no-any-return]
+        """Map characters of (time, batch) to logits."""
+        x = self.dropout(self.embed(characters))
+        return self.out(self.dropout(self.lstm(x)[0]))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -90,82 +111,178 @@ def standardized(images: torch.Tensor) -> torch.Tensor:
     return (images - mean) / std.clamp(min=3072**-0.5)
 
 
-def shuffled(arrays: tuple[np.ndarray, ...], batch_size: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield batches in a new order each epoch. The data stay on the device."""
-    tensors = [torch.from_numpy(np.array(array)).to(DEVICE) for array in arrays]
-    while True:
-        order = torch.randperm(len(tensors[0]), device=DEVICE)
-        for rows in order[: len(order) // batch_size * batch_size].split(batch_size):
-            yield tuple(tensor[rows] for tensor in tensors)
-
-
 def classifier(net: nn.Module, prepare: Callable[[torch.Tensor], torch.Tensor]) -> Loss:
-    return lambda images, labels: functional.cross_entropy(net(prepare(images)), labels)
+    return lambda images, labels: functional.cross_entropy(net(prepare(images)).float(), labels)
 
 
-def language_model(net: nn.Module) -> Loss:
+def language_model(net: nn.Module, transposed: bool = False) -> Loss:
+    """Return the loss on windows of (batch, time); the network may want the time first."""
+
     def loss(windows: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(net(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+        inputs, targets = windows[:, :-1], windows[:, 1:]
+        if transposed:
+            inputs, targets = inputs.T, targets.T
+        return functional.cross_entropy(net(inputs).float().flatten(0, 1), targets.flatten())
 
     return loss
 
 
-def contender(workload: Workload) -> tuple[nn.Module, Loss, Iterator[tuple[torch.Tensor, ...]]]:
-    """Return the model, the loss, and the batches of a workload."""
-    train = workload.load().train
+def model(workload: Workload) -> Model:
+    """Return the PyTorch version of a workload."""
     name, batch_size = workload.name, workload.batch_size
+    train = workload.load().train
     if name in ("fashion_mini", "fashion_mnist_cnn"):
         net = (fashion_net() if name == "fashion_mini" else simple_cnn()).to(DEVICE)
-        batches = shuffled((train[0][:, None], train[1].astype(np.int64)), batch_size)
-        return net, classifier(net, lambda images: images.float() / 255), batches
+        loss = classifier(net, lambda images: images.float() / 255)
+        return Model(net, loss, (train[0][:, None], train[1].astype(np.int64)), batch_size)
     if name == "cifar10_resnet32":
         net = resnet32().to(DEVICE)
-        batches = shuffled((train[0].transpose(0, 3, 1, 2), train[1].astype(np.int64)), batch_size)
-        return net, classifier(net, lambda images: standardized(pad_crop_flip(images.float()))), batches
+        loss = classifier(net, lambda images: standardized(pad_crop_flip(images.float())))
+        return Model(net, loss, (train[0].transpose(0, 3, 1, 2), train[1].astype(np.int64)), batch_size)
     if name == "tolstoi_mini":
         net = CharacterNet(76, 32).to(DEVICE)
-        return net, language_model(net), shuffled((train.astype(np.int64),), batch_size)
+        return Model(net, language_model(net, transposed=True), (train.astype(np.int64),), batch_size)
     if name in GPTS:
         net = GPTS[name]().to(DEVICE)
-        return net, language_model(net), shuffled((train.astype(np.int64),), batch_size)
+        return Model(net, language_model(net), (train.astype(np.int64),), batch_size)
     if name == "war_and_peace_lstm":
         net = CharacterNet(83, 128, layers=2, dropout=0.2).to(DEVICE)
         windows = train[0].reshape(-1, train[0].shape[-1]).astype(np.int64)
-        return net, language_model(net), shuffled((windows,), batch_size)
+        return Model(net, language_model(net, transposed=True), (windows,), batch_size)
     if name == "quadratic":
         net = nn.ParameterList([torch.randn(100, device=DEVICE)])
         curvatures = 1 / torch.arange(1, 101, device=DEVICE)
         scale = 1 / torch.sqrt(curvatures * batch_size)
 
-        def noisy() -> Iterator[tuple[torch.Tensor, ...]]:
-            while True:
-                yield (torch.randn(100, device=DEVICE),)
+        def loss(_: torch.Tensor) -> torch.Tensor:
+            noise = torch.randn(100, device=DEVICE)
+            return 0.5 * torch.sum(curvatures * (net[0] - noise * scale) ** 2)
 
-        return net, lambda noise: 0.5 * torch.sum(curvatures * (net[0] - noise * scale) ** 2), noisy()
+        return Model(net, loss, (np.zeros(batch_size),), batch_size)
     if name == "wilson":
         net = nn.ParameterList([torch.zeros(train[0].shape[1], device=DEVICE)])
-        return net, lambda x, y: 0.5 * torch.mean((x @ net[0] - y) ** 2), shuffled(train, batch_size)
+        return Model(net, lambda x, y: 0.5 * torch.mean((x @ net[0] - y) ** 2), tuple(train), batch_size)
     raise SystemExit(f"{name}: this benchmark has no PyTorch version of it")
 
 
-class TorchTrial:
-    """One trial in PyTorch, in eager mode or compiled with CUDA graphs."""
+def adam_for(net: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(net.parameters(), 1e-3, fused=True, **options)
 
-    def __init__(self, workload: Workload, adam: dict[str, float], threads: int = 1, compiled: bool = False) -> None:
-        on_cpu = f"{threads} thread{'s' if threads > 1 else ''}"
-        self.name = "CUDA graphs" if compiled else "eager" if DEVICE.type == "cuda" else on_cpu
-        self._threads = threads
-        net, loss, self._batches = contender(workload)
-        self._loss: Any = torch.compile(loss, mode="reduce-overhead") if compiled else loss
-        self._adam = torch.optim.Adam(net.parameters(), adam["learning_rate"], eps=adam["epsilon"], fused=True)
+
+class TorchTrial:
+    """One trial in PyTorch in eager mode, with its data on the device."""
+
+    def __init__(self, workload: Workload, threads: int = 1) -> None:
+        self.name = f"{threads} thread{'s' if threads > 1 else ''}" if DEVICE.type == "cpu" else "eager"
+        self._threads, self._model = threads, model(workload)
+        self._batches, self._adam = self._shuffled(), adam_for(self._model.net)
+
+    def _shuffled(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield batches in a new order each epoch."""
+        tensors = [torch.from_numpy(np.array(array)).to(DEVICE) for array in self._model.arrays]
+        size = self._model.batch_size
+        while True:
+            order = torch.randperm(len(tensors[0]), device=DEVICE)
+            for rows in order[: len(order) // size * size].split(size):
+                yield tuple(tensor[rows] for tensor in tensors)
 
     def stretch(self) -> int:
         """Train for a number of steps and return it."""
         torch.set_num_threads(self._threads)
         for _ in range(STRETCH):
             self._adam.zero_grad()
-            self._loss(*next(self._batches)).backward()
+            self._model.loss(*next(self._batches)).backward()
             self._adam.step()
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
         return STRETCH
+
+
+class GraphedTrial:
+    """One trial as fast as PyTorch gets on a GPU: the whole step, data and update included, in one CUDA graph.
+
+    Images are laid out with the channels last. ``bfloat16`` is PyTorch's automatic mixed precision; its weights and
+    the optimizer's state are float32, as are levelfield's.
+    """
+
+    def __init__(self, workload: Workload, precision: str, compiled: bool) -> None:
+        self.name = "compiled, CUDA graph" if compiled else "CUDA graph"
+        net, loss, arrays, size = model(workload)
+        if any(parameter.ndim == 4 for parameter in net.parameters()):
+            net.to(memory_format=torch.channels_last)
+        adam = adam_for(net, capturable=True)
+        tensors = [torch.from_numpy(np.array(array)).to(DEVICE) for array in arrays]
+
+        def scored(*batch: torch.Tensor) -> torch.Tensor:
+            batch = tuple(b.contiguous(memory_format=torch.channels_last) if b.ndim == 4 else b for b in batch)
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+                return loss(*batch)
+
+        objective: Any = torch.compile(scored) if compiled else scored
+
+        def step() -> None:
+            rows = torch.randint(len(tensors[0]), (size,), device=DEVICE)
+            adam.zero_grad(set_to_none=True)
+            objective(*(tensor[rows] for tensor in tensors)).backward()
+            adam.step()
+
+        self._graph = captured(step, adam)
+
+    def stretch(self) -> int:
+        for _ in range(STRETCH):
+            self._graph.replay()
+        torch.cuda.synchronize()
+        return STRETCH
+
+
+def captured(step: Callable[[], None], optimizer: torch.optim.Optimizer) -> torch.cuda.CUDAGraph:
+    """Return a step as a CUDA graph, after some steps that warm up."""
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(12):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        step()
+    return graph
+
+
+def fastest(workload: Workload, precision: str) -> GraphedTrial:
+    """Return the faster of the plain and the compiled step."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    trials = []
+    for compiled in (False, True):
+        # torch.compile does not support everything, and what it breaks is not a contender.
+        with contextlib.suppress(RuntimeError) if compiled else contextlib.nullcontext():
+            trials.append(GraphedTrial(workload, precision, compiled))
+    return max(trials, key=lambda trial: rate(trial, 1.0))
+
+
+def rate(trial: Any, seconds: float) -> float:
+    """Return a trial's steps per second, the median over stretches."""
+    trial.stretch()
+    rates, end = list[float](), time.perf_counter() + seconds
+    while not rates or time.perf_counter() < end:
+        begun = time.perf_counter()
+        rates.append(trial.stretch() / (time.perf_counter() - begun))
+    return statistics.median(rates)
+
+
+def main() -> None:
+    from levelfield.workloads import get_workload
+
+    workload, precision, seconds = sys.argv[1:]
+    trial = fastest(get_workload(workload), precision)
+    print("ready", flush=True)
+    sys.stdin.readline()  # throughput.py lets all processes begin together
+    print(rate(trial, float(seconds)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

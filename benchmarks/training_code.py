@@ -4,7 +4,8 @@
 
 Both train the same trials with as many processes; the training multiplies matrices for about --seconds and reports 20
 times. They take turns, and the table shows the median over the rounds. levelfield's time includes everything from the
-start of the run to its end; the start of its workers (imports, once per worker) is also shown by itself.
+start of the run to its end; the start of its workers (imports, once per worker) is also shown by itself. On a machine
+that others use as well, the time that the processes spent on the cores says more than the time on the clock.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # levelfield's workers share the cores in the same way
@@ -42,9 +46,9 @@ def work(products: int) -> float:
 
 
 def products_for(seconds: float) -> int:
-    """Return how many products take this long."""
-    begun, count = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - begun) < 1:
+    """Return how many products take so many seconds of a core."""
+    begun, count = time.process_time(), 0
+    while (elapsed := time.process_time() - begun) < 1:
         work(10)
         count += 10
     return max(1, round(count * seconds / elapsed))
@@ -55,18 +59,32 @@ def train_plainly(trials: int, products: int) -> None:
         work(products)
 
 
-def plain(trials: int, products: int, workers: int) -> float:
+def used() -> float:
+    """Return the seconds that this process and those that it has ended spent on the cores."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@contextmanager
+def measured() -> Iterator[list[float]]:
+    """Measure the seconds on the clock and on the cores."""
+    begun, spent, result = time.perf_counter(), used(), list[float]()
+    yield result
+    result += [time.perf_counter() - begun, used() - spent]
+
+
+def plain(trials: int, products: int, workers: int) -> list[float]:
     """Return the seconds that plain processes take for so many trials each."""
-    begun = time.perf_counter()
-    processes = [multiprocessing.Process(target=train_plainly, args=(trials, products)) for _ in range(workers)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    return time.perf_counter() - begun
+    with measured() as seconds:
+        processes = [multiprocessing.Process(target=train_plainly, args=(trials, products)) for _ in range(workers)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    return seconds
 
 
-def levelfield(trials: int, products: int, workers: int) -> float:
+def levelfield(trials: int, products: int, workers: int) -> list[float]:
     """Return the seconds that levelfield takes for the same trials, in a new store."""
     with tempfile.TemporaryDirectory() as folder:
         study = lf.Study(
@@ -77,9 +95,13 @@ def levelfield(trials: int, products: int, workers: int) -> float:
             pool=trials * workers,
             optimizers={"sgd": {"learning_rate": {"log": [1e-3, 1e0]}}},
         )
-        begun = time.perf_counter()
-        lf.compare(study, store=str(Path(folder, "trials.db")), slots=workers)
-        return time.perf_counter() - begun
+        with measured() as seconds:
+            lf.compare(study, store=str(Path(folder, "trials.db")), slots=workers)
+        return seconds
+
+
+def medians(runs: list[list[float]]) -> np.ndarray:
+    return np.array([statistics.median(each) for each in zip(*runs, strict=True)])
 
 
 def main() -> None:
@@ -90,19 +112,22 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     products = products_for(arguments.seconds / REPORTS)
-    start = statistics.median(levelfield(1, 1, arguments.workers) for _ in range(arguments.rounds))
+    start = medians([levelfield(1, 1, arguments.workers) for _ in range(arguments.rounds)])
     turns = [
         [run(arguments.trials, products, arguments.workers) for run in (plain, levelfield)]
         for _ in range(arguments.rounds)
     ]
-    bare, ours = (statistics.median(times) for times in zip(*turns, strict=True))
-    rows = [
-        ["plain processes", f"{bare:.2f} s", ""],
-        ["levelfield", f"{ours:.2f} s", f"{ours / bare - 1:+.1%}"],
-        ["levelfield, without its start", f"{ours - start:.2f} s", f"{(ours - start) / bare - 1:+.1%}"],
-    ]
-    print(f"{arguments.workers} workers, {arguments.trials} trials of {bare / arguments.trials:.1f} s each:")
-    print(table([["", "time", "overhead"], *rows]))
+    bare, ours = (medians(list(runs)) for runs in zip(*turns, strict=True))
+    rows = [["", "clock", "overhead", "cores", "overhead"]]
+    for name, seconds in {
+        "plain processes": bare,
+        "levelfield": ours,
+        "levelfield, without its start": ours - start,
+    }.items():
+        shown = [[f"{own:.2f} s", f"{own / base - 1:+.1%}"] for own, base in zip(seconds, bare, strict=True)]
+        rows.append([name, *(cell for pair in shown for cell in pair)])
+    print(f"{arguments.workers} workers, {arguments.trials} trials of {bare[0] / arguments.trials:.1f} s each:")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ settings.load_profile("levelfield")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ["LEVELFIELD_CACHE"] = str(REPOSITORY / ".cache")  # of the processes that tests start
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipPolicy(config))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 
 import levelfield as lf
 from levelfield.executors.base import Take
-from levelfield.trial import Curve, Point, Progress, Status, Trial
+from levelfield.trial import Curve, Point, Progress, Status, StepTime, Trial
 
 NOWHERE = {"devices": 1, "device": "none", "backend": "none", "precision": "none", "versions": {"levelfield": "0"}}
 
@@ -24,10 +25,20 @@ class Interrupted(BaseException):
 class FormulaExecutor:
     """Trials whose final training loss is a formula and is 9 before; they finish in random order.
 
-    ``stretches``: how many stretches of training to yield before raising Interrupted.
+    ``stretches``: how many stretches of training to yield before raising Interrupted. ``step_seconds``: optimizer →
+    what its steps seem to take in each stretch, over and over.
     """
 
-    def __init__(self, loss: Loss, *, slots: int = 1, seed: int = 0, stretches: int | None = None) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        *,
+        slots: int = 1,
+        seed: int = 0,
+        stretches: int | None = None,
+        step_seconds: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        self.clocks = {name: itertools.cycle(seconds) for name, seconds in (step_seconds or {}).items()}
         self.loss, self.slots, self.stretches = loss, slots, stretches
         self.random = random.Random(seed)
         self.asked: list[str] = []  # optimizers that it was asked to train
@@ -55,7 +66,9 @@ class FormulaExecutor:
             self.trained += [(study.name, optimizer, point.index) for point in done]
             trials = [self._trial(study, optimizer, point) for point in done]
             steps = study.steps * len(done)
-            yield Progress(optimizer, trials, [], len(held), trial_steps=steps, seconds=0.1, provenance=NOWHERE)
+            clock = self.clocks.get(optimizer)
+            timed = StepTime(next(clock), self.slots, "1 × none") if clock else None
+            yield Progress(optimizer, trials, [], len(held), steps, seconds=0.1, provenance=NOWHERE, step_time=timed)
             if free := self.slots - len(held):
                 batch = take(free, optimizer)
                 held += batch.points if batch else []

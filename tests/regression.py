@@ -13,7 +13,7 @@ from training_helpers import trained
 
 from levelfield.data import Data
 from levelfield.rules import Rule
-from levelfield.training.program import Job
+from levelfield.training.step import Job
 from levelfield.trial import Point, Trial
 from levelfield.workload import Workload, minimized
 

@@ -42,8 +42,9 @@ from levelfield.executors._jax import JaxExecutor
 from levelfield.rules import get_rule
 from levelfield.training import checkpoints as module
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints, InFlight
-from levelfield.training.program import Job, program
+from levelfield.training.program import program
 from levelfield.training.slots import train
+from levelfield.training.step import Job
 from levelfield.trial import Point, Progress
 from levelfield.workload import Workload
 

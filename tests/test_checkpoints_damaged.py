@@ -143,7 +143,7 @@ def test_damage_anywhere_is_noticed_or_harmless(damage: Callable[..., None], pri
 def _origin() -> dict[str, Any]:
     """What the checkpoints of this process's executor belong to."""
     executor = saving(Path("unused"))
-    compiled = program(_jax.job(STUDY, "adam"), executor._count(STUDY))
+    compiled = program(_jax.job(STUDY, "adam"), executor.slots(STUDY))
     return executor._checkpoints(STUDY, "adam", compiled)._origin  # type: ignore[union-attr]
 
 

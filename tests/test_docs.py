@@ -25,7 +25,8 @@ def blocks(document: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/statistics.md", "docs/taxonomy.md", "docs/report.md", "docs/search.md"]
+    "document",
+    ["README.md", "docs/statistics.md", "docs/taxonomy.md", "docs/report.md", "docs/search.md", "docs/optimizers.md"],
 )
 def test_python_in_documents_runs(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -38,6 +39,13 @@ def test_the_documented_study_is_valid():
     text, _ = blocks("docs/studies.md", "toml")
     study = lf.Study(**tomllib.loads(text))
     assert list(study.optimizers) == ["momentum", "adam_default", "adamw"]
+
+
+def test_the_documented_options_and_schedule_are_valid():
+    options, schedule = (tomllib.loads(text) for text in blocks("docs/optimizers.md", "toml"))
+    study = lf.Study(**options, **schedule)
+    assert study.optimizer("momentum").schedule == "cosine"
+    assert len(study.optimizer("momentum").space.free) == 6
 
 
 def test_the_documented_entry_points_are_those_that_are_looked_for(monkeypatch):
@@ -91,6 +99,53 @@ def test_the_custom_workload_example_runs(command):
     code, out, err = command("compare", study, "--steps", "100", "--pool", "5")
     assert code == 0, err
     assert "best median valid_accuracy" in out
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize(("name", "package"), [("torch_training", "torch"), ("sklearn_training", "sklearn")])
+def test_the_examples_of_training_code_run(name, package, command):
+    """In short: one trial of each optimizer, for a few steps."""
+    pytest.importorskip(package)
+    study = str(REPOSITORY / f"examples/{name}.toml")
+    code, out, err = command("compare", study, "--steps", "100", "--pool", "1", "--trials", "1", "--slots", "1")
+    assert code == 0, err
+    assert "valid_error" in out
+    assert out.count("1 of 1") == len(lf.load_study(study).optimizers)
+
+
+def test_the_tutorial_of_training_code_works_as_it_stands(tmp_path, monkeypatch, command):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    for language, name in [("python", "train.py"), ("toml", "study.toml")]:
+        (tmp_path / name).write_text(blocks("docs/training-code.md", language)[0])
+    code, out, err = command("compare", "study.toml", "--pool", "3", "--slots", "1")
+    assert code == 0, err
+    assert out.count("3 of 3") == 2
+    assert list(tmp_path.glob("levelfield-out/study/*.html"))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_the_example_of_an_import_runs(command):
+    table, study = (str(REPOSITORY / f"examples/random_search.{ending}") for ending in ("csv", "toml"))
+    code, out, err = command("import", table, "--study", study)
+    assert code == 0, err
+    assert "sgd: 40 trials\nadam: 40 trials\n" in out
+    code, out, err = command("report", study)
+    assert code == 0, err
+    assert "were drawn at random" in out
+    assert "40 of 40" in out
+
+
+def test_the_example_of_an_import_writes_its_table(tmp_path):
+    """The first trials are those of the table beside it; versions of scikit-learn may differ a little."""
+    pytest.importorskip("sklearn")
+    example = runpy.run_path(str(REPOSITORY / "examples/random_search.py"))
+    example["main"](tmp_path / "first.csv", trials=2)
+    header, *rows = (tmp_path / "first.csv").read_text().splitlines()
+    published, *known = (REPOSITORY / "examples/random_search.csv").read_text().splitlines()
+    assert header == published
+    settings = [row.split(",")[:-2] for row in rows]
+    assert settings == [row.split(",")[:-2] for row in known[:4]]
 
 
 def test_links_are_valid():

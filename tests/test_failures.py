@@ -112,7 +112,7 @@ class TestEveryStore:
             store.add_failures("adam", [failed(1)])
             assert len(store.failures("adam")) == 1
             assert len(store.trials("adam")) == 1
-        assert schema(location) == str(SCHEMA_VERSION) == "3"
+        assert schema(location) == str(SCHEMA_VERSION) == "4"
 
 
 def schema(location: str) -> str:

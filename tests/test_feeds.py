@@ -26,9 +26,10 @@ from levelfield.models.regularization import l2_regularized
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
-from levelfield.training.program import Job, Program, program
+from levelfield.training.program import Program, program
 from levelfield.training.shuffle import batch_indices
 from levelfield.training.slots import train
+from levelfield.training.step import Job
 from levelfield.trial import Point, Trial
 from levelfield.workload import L2, Workload, minimized
 
@@ -314,7 +315,7 @@ def test_more_slots_than_fit_into_memory_are_not_tried(monkeypatch):
 def test_devices_have_equally_many_slots(asked, pool, slots, monkeypatch):
     """At least as many as requested, so that no device is idle, but not many more than the pool has trials."""
     monkeypatch.setattr(_jax.jax, "local_device_count", lambda: 2)
-    assert JaxExecutor(asked)._count(quadratic().replace(trials=1, pool=pool)) == slots
+    assert JaxExecutor(asked).slots(quadratic().replace(trials=1, pool=pool)) == slots
 
 
 def test_a_device_holds_the_data_once_for_any_number_of_slots():

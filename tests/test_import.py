@@ -205,7 +205,7 @@ def test_pruned_trials_count_with_their_last_values(store):
     records = [*random_records(4), short]
     study = inferred(records)
     result = import_trials(study, source(records), store, "a test")
-    assert any("1 trial had been stopped early" in note for note in result.notes)
+    assert any("stopped early count with their last values" in note for note in result.notes)
     assert finals(study, store)[-1] == pytest.approx(0.8)
     assert result.notes == store.provenance(study.identity("mine"))[0]["notes"]
 
@@ -351,7 +351,11 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
     content = json.loads(out)
     assert code == 0
     assert content["separated"] == []
-    assert any("nothing is tested" in caveat for caveat in content["caveats"])
+    told = " ".join(content["sentences"])
+    assert "nothing is tested" in told
+    assert "90% confidence interval: unknown" in told
+    assert {axis["verdict"] for axis in content["boundaries"]} <= {"unknown", "fixed"}
+    assert not {"good trials", "still improving with trials"} & {check["question"] for check in content["health"]}
     assert command("import", "sweep.csv", "--infer", "-o", "fair.toml", "--sampling", "random")[0] == 0
     assert json.loads(command("compare", "fair.toml", "--json")[1])["separated"] == [["sgd_like", "adam_like"]]
 
@@ -377,6 +381,17 @@ def test_an_invalid_command_is_refused_in_one_line(arguments, words, command, fo
     assert len(err.strip().splitlines()) == 1
     for word in words:
         assert word in err
+
+
+def test_of_points_that_were_chosen_the_best_of_all_is_shown(command, folder):
+    """There is no other way to draw them."""
+    write_csv(folder / "sweep.csv", 40)
+    assert command("import", "sweep.csv", "--infer", "--sampling", "manual")[0] == 0
+    study = lf.load_study(folder / "sweep.toml")
+    assert (study.trials, study.replacement) == (20, False)
+    (row, *_) = json.loads(command("report", "sweep.toml", "--json")[1])["rows"]
+    values = polars.read_csv(folder / "sweep.csv").filter(polars.col("optimizer") == row["optimizer"])["valid_error"]
+    assert row["median"] == pytest.approx(values.min())
 
 
 def test_an_imported_study_cannot_be_run(command, folder):

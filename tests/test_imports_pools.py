@@ -50,7 +50,7 @@ def test_deepobs():
 def test_deepobs_of_several_problems(tmp_path):
     for name in ("one", "two"):
         shutil.copytree(POOLS / "deepobs/quadratic_deep", tmp_path / name)
-    with pytest.raises(UsageError, match="has several test problems: one, two; read one with workload = NAME"):
+    with pytest.raises(UsageError, match="has several test problems: one, two; choose one with --map workload=NAME"):
         read_source(tmp_path)
     assert read_source(tmp_path, {"workload": "two"}).name == "two"
     with pytest.raises(UnknownName, match="unknown test problem 'tow'"):
@@ -99,14 +99,19 @@ def test_algoperf():
     assert record.seconds == float(rows[-1]["accumulated_submission_time"])
     assert source.notes == [
         "trials end by time, at different steps",
-        "2 trials ended before the time limit of 18477 s: AlgoPerf may end trials that have reached its targets",
+        "1 trial reached valid_mean_average_precision 0.28098 and ended before the time limit of 18,477 s: AlgoPerf "
+        "ends trials that have reached its targets",
     ]
+    (early,) = [record for record in source.records if record.pruned]
+    assert early.label == "nadamp/study_1/ogbg_jax/trial_2"
+    assert early.curve.values["valid_mean_average_precision"].max() >= 0.28098
+    assert early.seconds < 18_000
 
 
 def test_algoperf_with_several_workloads(tmp_path):
     shutil.copytree(POOLS / "algoperf", tmp_path / "logs")
     shutil.copytree(tmp_path / "logs/nadamp/study_1/ogbg_jax", tmp_path / "logs/nadamp/study_1/wmt_jax")
-    with pytest.raises(UsageError, match="has several workloads: ogbg, wmt; read one"):
+    with pytest.raises(UsageError, match="has several workloads: ogbg, wmt; choose one"):
         read_source(tmp_path)
     assert len(read_source(tmp_path / "logs", {"workload": "wmt"}).records) == 2
     shutil.copytree(POOLS / "algoperf/nadamp", tmp_path / "self_tuning/nadamp")

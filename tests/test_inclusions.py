@@ -17,9 +17,11 @@ import pytest
 import levelfield as lf
 from levelfield.errors import LevelfieldError, SpaceError, UnknownName, UsageError
 from levelfield.hyperparameters import NOT_NEGATIVE, POSITIVE
+from levelfield.rules import get_rule
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between, known_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.taxonomy.witnesses import Witness
+from levelfield.training import following
 
 INFINITY = math.inf
 
@@ -52,6 +54,10 @@ def test_a_known_inclusion_verifies(inclusion):
     assert result.holds
     if inclusion.exact:
         assert result.error <= 1e-13
+    elif inclusion.towards == -INFINITY:  # a bound on the loss that is low enough no longer matters
+        assert result.reached
+        assert result.error <= 1e-13
+        assert -1e6 <= result.single_stops <= -1e1
     else:
         assert result.error <= 1e-8
         assert 0.8 <= result.order <= 1.2
@@ -107,6 +113,15 @@ def with_the_rates_ratio(learning_rate, momentum, previous):
     return {"learning_rate": learning_rate, "momentum": momentum * ratio, "rho": 1.0, "epsilon": 0.0}
 
 
+def the_same_rate(learning_rate):
+    return {"learning_rate": learning_rate, "b1": 0.9}
+
+
+def with_bases(learning_rate, beta1, beta2, epsilon):
+    """Adam in the eigenbases is not Adam."""
+    return {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+
+
 BY_THE_RATIO = Witness(with_the_rates_ratio, varies_with_rate=("learning_rate", "momentum"))
 WRONG = {
     "printed, adam": Inclusion("momentum", "adam", (Witness(printed_in_the_paper),), limit="epsilon"),
@@ -119,6 +134,11 @@ WRONG = {
     "rmsterov, varying": Inclusion("nesterov", "rmsterov", (Witness(the_same),)),
     "rmsterov, varying, by the ratio": Inclusion("nesterov", "rmsterov", (BY_THE_RATIO,)),
     "rmsprop, varying": Inclusion("momentum", "rmsprop", (Witness(the_same),)),
+    # Its first step only measures the gradients.
+    "adopt": Inclusion("momentum", "optax.contrib.adopt", (Witness(corrected_in_optaxs_names),), limit="eps"),
+    # It trains other weights than it ends with, and the average that it ends with is another.
+    "schedule_free_sgd": Inclusion("sgd", "optax.contrib.schedule_free_sgd", (Witness(the_same_rate),)),
+    "soap": Inclusion("adam", "soap", (Witness(with_bases),)),
 }
 
 
@@ -150,6 +170,53 @@ def test_a_limit_may_be_exact_already():
     result = verification(inclusion)
     assert result.error <= 1e-13
     assert result.holds
+
+
+# True, but not known: a study cannot use them
+
+
+def test_optaxs_nadam_in_simplified_ademamix_needs_a_mixture_that_varies():
+    def witness(step, learning_rate, b1=0.9, b2=0.999, eps=1e-8, eps_root=0.0):
+        ahead = 1 - b1 ** (step + 2)
+        rate = learning_rate * b1 * (1 - b1) / ahead
+        same = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
+        return {"learning_rate": rate, **same, "alpha": ahead / (b1 * (1 - b1 ** (step + 1)))}
+
+    space = {"learning_rate": {"log": [1e-3, 1.0]}, "b1": {"uniform": [0.1, 0.95]}, "b2": {"uniform": [0.0, 0.95]}}
+    varies = ("learning_rate", "alpha")
+    pair = ("optax.nadam", "optax.contrib.simplified_ademamix")
+    assert verification(Inclusion(*pair, (Witness(witness, varies, varies),), over=space)).holds
+    assert between(*pair) == []
+
+
+def test_optaxs_adam_in_adan_as_b2_goes_to_1():
+    """Each has a b2 of its own, and adan's third one is adam's second."""
+
+    def witness(learning_rate, b1=0.9, eps=1e-8, *, b2):
+        return {"learning_rate": learning_rate, "b1": b1, "b2": b2, "b3": 0.999, "eps": eps, "eps_root": 0.0}
+
+    space = {"learning_rate": {"log": [1e-3, 1.0]}, "b1": {"uniform": [0.0, 0.95]}, "eps": {"log": [1e-8, 1.0]}}
+    result = verification(
+        Inclusion("optax.adam", "optax.adan", (Witness(witness),), limit="b2", towards=1.0, over=space)
+    )
+    assert result.holds
+    assert 0.8 <= result.order <= 1.2
+
+
+@pytest.mark.parametrize(("shape", "follows"), [((4, 4), True), ((4, 2), False), ((4,), False)])
+def test_muon_follows_sgd_on_square_matrices_alone(shape, follows):
+    """Without orthogonalization (coefficients 1, 0, 0), and with ``adaptive``, which undoes the normalization.
+
+    It scales a matrix that is not square by its shape, and trains a vector by AdamW, so no study has this inclusion.
+    """
+    gradients = jax.random.normal(jax.random.key(0), (20, *shape))
+    coefficients = {"ns_coeffs_1": 1.0, "ns_coeffs_2": 0.0, "ns_coeffs_3": 0.0}
+    switches = {"nesterov": False, "adaptive": True}
+    values = {"learning_rate": lambda t: 0.1 * (1 - 0.9 ** (t + 1)) / (1 - 0.9), "beta": 0.9, "eps": 0.0}
+    muon = following.trajectory(get_rule("optax.contrib.muon"), values | coefficients | switches, gradients)
+    sgd = following.trajectory(get_rule("optax.sgd"), {"learning_rate": 0.1, "momentum": 0.9}, gradients)
+    assert jnp.allclose(muon, sgd, rtol=1e-3, atol=1e-4) == follows
+    assert between("optax.sgd", "optax.contrib.muon") == []
 
 
 # Inclusions between any two rules
@@ -212,6 +279,8 @@ def through(witnesses, values: Mapping[str, Any], open: Mapping[str, Any], t: in
 
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "adam": {"beta1": 0.8, "beta2": 0.7, "epsilon": 0.3},
+    "optax.adamw": {"b1": 0.8, "b2": 0.7, "eps": 0.3, "eps_root": 0.2, "weight_decay": 0.05},
     "sgd": {},
     "momentum": {"momentum": 0.8},
     "nesterov": {"momentum": 0.8},
@@ -394,8 +463,14 @@ def without_a_default(learning_rate, *, scale):
 
 
 UNREGISTERED = {
-    "towards": ("sgd", scaled, {"limit": "scale", "towards": 1.0}, lf.LevelfieldError, "1.0.*infinity.*0"),
-    "minus infinity": ("sgd", scaled, {"limit": "scale", "towards": -INFINITY}, lf.LevelfieldError, "-inf"),
+    "towards": ("sgd", scaled, {"limit": "scale", "towards": 2.0}, lf.LevelfieldError, "2.0.*infinity.*0 or 1"),
+    "minus infinity": (
+        "sgd",
+        scaled,
+        {"limit": "scale", "towards": -INFINITY},
+        lf.LevelfieldError,
+        "-inf: scale of .* is in",
+    ),
     "takes what the special has not": ("sgd", of_neither, {}, UnknownName, "'momentum' of sgd"),
     "opens what the general has not": ("sgd", misspelt, {"limit": "scael"}, UnknownName, "did you mean 'scale'"),
     "limit not open": ("sgd", hard, {"limit": "scale"}, lf.LevelfieldError, "'scale'.*open"),

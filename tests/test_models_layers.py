@@ -186,9 +186,9 @@ def test_lstm_has_the_gradient_of_its_equations() -> None:
     def normal(*shape: int) -> jax.Array:
         return jax.random.normal(next(keys), shape)
 
-    weights, projected = normal(units, 4 * units), normal(batch, time, 4 * units)
+    weights, projected = normal(units, 4 * units), normal(time, batch, 4 * units)
     h, c = normal(batch, units), normal(batch, units)
-    by_outputs, by_h, by_c = normal(batch, time, units), normal(batch, units), normal(batch, units)
+    by_outputs, by_h, by_c = normal(time, batch, units), normal(batch, units), normal(batch, units)
 
     def weighed(outputs: Any, h: Any, c: Any) -> Any:
         return jnp.sum(outputs * by_outputs) + jnp.sum(h * by_h) + jnp.sum(c * by_c)
@@ -196,11 +196,11 @@ def test_lstm_has_the_gradient_of_its_equations() -> None:
     def plain(weights: Any, h: Any, c: Any, projected: Any) -> Any:
         outputs = []
         for t in range(time):
-            i, f, g, o = jnp.split(projected[:, t] + h @ weights, 4, axis=-1)
+            i, f, g, o = jnp.split(projected[t] + h @ weights, 4, axis=-1)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
             h = jax.nn.sigmoid(o) * jnp.tanh(c)
             outputs.append(h)
-        return weighed(jnp.stack(outputs, 1), h, c)
+        return weighed(jnp.stack(outputs), h, c)
 
     def ours(weights: Any, h: Any, c: Any, projected: Any) -> Any:
         variables = {"params": {"recurrent": weights}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from model_references import (
     model,
 )
 
+from levelfield.kernels import pallas
 from levelfield.models import (
     war_and_peace_lstm,
 )
@@ -115,3 +117,64 @@ def test_text_is_read_in_streams() -> None:
         np.testing.assert_array_equal(inputs, np.arange(150) + stream * 150)
         np.testing.assert_array_equal(targets, inputs + 1)
     assert len(war_and_peace_workload.windows(text[:7500])) == 2  # the last character would have no target
+
+
+def test_dropout_acts_on_the_inputs_and_outputs_of_each_layer(torch: Any, small_lstm: Any) -> None:
+    """Between the layers, it acts twice."""
+    net, t = small_lstm.NET, Torch(torch)
+    characters = np.random.default_rng(0).integers(0, 83, (4, 6))
+    params, _ = model(net, jnp.zeros((4, 6), jnp.int32), net.zero(4))
+    noise = net.draw_noise(jax.random.key(1), 4, 6)
+    assert noise.shape == (3, 6, 4, 12)
+    x = t(params["Embed_0"]["embedding"])[t(characters.T).long()]
+    kept = [256 - 51, 256 - 92, 256 - 51]
+    assert np.allclose(np.array(kept) / 256, [0.8, 0.8 * 0.8, 0.8], atol=1e-3)
+    for layer, (random, number) in enumerate(zip(noise, kept, strict=True)):
+        if layer:
+            ours, lstm = params[f"LSTM_{layer - 1}"], torch.nn.LSTM(12, 12, bias=True)
+            weights = {
+                "weight_ih_l0": t(ours["input"]["kernel"]).T,
+                "weight_hh_l0": t(ours["recurrent"]).T,
+                "bias_ih_l0": t(ours["input"]["bias"]),
+                "bias_hh_l0": torch.zeros(48),
+            }
+            lstm.load_state_dict(weights)
+            x = lstm(x)[0]
+        x = x * t(np.asarray(random) >= 256 - number) * (256 / number)
+    expected = t.dense(x, params["Dense_0"]).detach().numpy()
+    logits, _ = net.apply({"params": params}, characters, net.zero(4), noise)
+    close(logits.swapaxes(0, 1), expected)
+
+
+def test_all_slots_at_once_have_the_gradients_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same dropout, and from zero state where an epoch begins."""
+    net = war_and_peace_lstm.Net(units=16)
+    monkeypatch.setattr(war_and_peace_lstm, "NET", net)
+    slots, streams, window = 3, 5, 2
+    random = np.random.default_rng(0)
+    single, _ = model(net, jnp.zeros((streams, window), jnp.int32), net.zero(streams))
+    params, state = jax.tree.map(
+        lambda leaf: leaf + jnp.asarray(random.normal(size=(slots, *leaf.shape)) * 0.1, jnp.float32),
+        (single, net.zero(streams)),
+    )
+    tokens = random.integers(0, 83, (slots, streams, window + 1), dtype=np.uint8)
+    batch, keys = (tokens, np.array([False, True, False])), jax.random.split(jax.random.key(1), slots)
+
+    plain = jax.vmap(jax.value_and_grad(war_and_peace_lstm.loss, has_aux=True))
+    (losses, ends), gradients = jax.jit(plain)(params, state, batch, keys, {})
+    for dtype, tolerance in ((jnp.float32, 1e-5), (jnp.bfloat16, 0.02)):
+        own = functools.partial(war_and_peace_lstm._gradients, dtype)
+        actual = jax.jit(own)(params, state, batch, keys, {})
+        assert jax.tree.structure(actual) == jax.tree.structure((losses, gradients, ends))
+        for ours, expected in zip(jax.tree.leaves(actual), jax.tree.leaves((losses, gradients, ends)), strict=True):
+            assert ours.dtype == expected.dtype == jnp.float32
+            assert jnp.linalg.norm(ours - expected) < tolerance * jnp.linalg.norm(expected)
+
+
+def test_without_a_gpu_the_plain_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert war_and_peace_lstm.batched("float32") is None
+    monkeypatch.setattr(pallas, "available", lambda: False)
+    assert war_and_peace_lstm.batched("bfloat16") is None
+    monkeypatch.setattr(pallas, "available", lambda: True)
+    assert callable(war_and_peace_lstm.batched("bfloat16"))
+    assert war_and_peace_lstm.batched("float32") is None

@@ -14,14 +14,15 @@ from regression import job, plain_curve, train
 
 import levelfield as lf
 from levelfield.errors import StudyError, UnknownName, UsageError
-from levelfield.optax_optimizers import build_optimizer, refusal
+from levelfield.optax_optimizers import build_optimizer, optax_optimizers, refusal
 from levelfield.optax_signatures import known_optimizers, optimizer_function
 from levelfield.rules import get_rule
+from levelfield.training.checks import check_rule
 
 RATE = 0.05
 pytestmark = pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
 SEED = 100  # of the first trial
-REFUSED = [name for name in known_optimizers() if refusal(name)]
+REFUSED = [name for name in optax_optimizers() if refusal(name)]
 TRAINED = [name for name in known_optimizers() if not refusal(name)]
 # What optax demands besides the gradient; the others ignore it.
 ASKS_FOR = {
@@ -52,7 +53,7 @@ def test_an_optimizer_that_cannot_be_trained_is_refused_with_the_reason(name: st
 
 def test_every_optimizer_of_optax_is_known_or_refused() -> None:
     """What optax's documentation lists as an optimizer takes a learning rate, or wraps another optimizer."""
-    wrappers = {"lookahead", "selective_transform"}  # they change how an optimizer is called
+    wrappers = {"selective_transform"}  # it changes how an optimizer is called
     missing = []
     for prefix, module in (("", optax), ("contrib.", optax.contrib)):
         for name in dir(module):
@@ -69,16 +70,45 @@ def test_every_optimizer_of_optax_is_known_or_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggested"),
-    [("optax.muon", "optax.contrib.muon"), ("optax.contrib.prodgy", "optax.contrib.prodigy")],
+    [
+        ("optax.muon", "optax.contrib.muon"),
+        ("optax.contrib.prodgy", "optax.contrib.prodigy"),
+        ("optax.sam", "optax.contrib.sam"),
+        ("optax.adamv", "optax.adam"),
+    ],
 )
 def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
     with pytest.raises(UnknownName, match=f"did you mean '{suggested}'"):
         get_rule(name)
 
 
-@pytest.mark.parametrize("name", ["sm3", "rprop", "optimistic_adam"])
+def test_an_unknown_optimizer_is_looked_up_in_the_documentation() -> None:
+    with pytest.raises(UnknownName, match=r"unknown optax optimizer 'optax.MultiSteps'; docs/optimizers.md lists"):
+        get_rule("optax.MultiSteps")
+
+
+def test_every_number_can_be_searched_and_every_other_value_set() -> None:
+    """None of optax's code branches on a number that is not an integer."""
+    for name in TRAINED:
+        about = get_rule(f"optax.{name}").hyperparameters
+        numbers = [key for key, one in about.items() if one.kind == "number" and one.traced and key != "learning_rate"]
+        values = {key: one.default for key, one in about.items() if not one.traced and one.default is not None}
+        searched = job(get_rule(f"optax.{name}"), *numbers, **values)
+        check_rule(searched, dict.fromkeys(searched.traced, 0.5))
+
+
+NO_SCHEDULE = ["optimistic_adam", "rprop", "sm3"]
+
+
+def test_all_other_optimizers_take_a_schedule() -> None:
+    for name in set(TRAINED) - set(NO_SCHEDULE):
+        scheduled = job(get_rule(f"optax.{name}"), "warmup_steps", schedule="cosine")
+        check_rule(scheduled, dict.fromkeys(scheduled.traced, 0.5))
+
+
+@pytest.mark.parametrize("name", NO_SCHEDULE)
 def test_an_optimizer_that_takes_no_schedule_says_so(name: str) -> None:
-    schedule = {"kind": "linear", "decay_steps": 1.0, "decay_factor": 0.1}
+    schedule = {"kind": "linear"} if name != "rprop" else {"kind": "constant", "warmup_steps": 0.5}
     optimizers = {"x": {"rule": f"optax.{name}", "learning_rate": 0.1}}
     study = lf.Study(workload="quadratic", steps=2, trials=1, pool=1, schedule=schedule, optimizers=optimizers)
     with pytest.raises(StudyError, match=rf'optax.{name} cannot be trained with a schedule .* kind = "constant"'):

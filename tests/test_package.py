@@ -56,6 +56,7 @@ def test_public_names():
         "rerun_study",
         "separated",
         "simulate",
+        "suggestion",
         "summary",
         "trainable",
         "verify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from page_helpers import (
     live_rows,
     narrow,
     outcome_table,
+    panel_key,
     pools_of,
     range_inputs,
     ranking,
@@ -44,6 +46,7 @@ from page_helpers import (
 import levelfield as lf
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric
+from levelfield.trial import StepTime
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +370,15 @@ def test_draws_without_replacement(opened, comparison):
     assert outcome_table(page)["momentum"]["luck"] == ["–", ""]
 
 
+def test_trials_that_were_chosen_have_no_intervals(opened, comparison):
+    study = comparison.study.replace(search="imported", sampling="adaptive")
+    page = opened(lf.Comparison(Results.of(study, comparison.trials)))
+    for k in (1, 2):
+        ask(page, k=k)
+        assert {row["select"][1] for row in outcome_table(page).values()} == {"unknown"}
+        assert page.locator("#separated").text_content().startswith("Nothing is tested")
+
+
 def test_a_pool_with_fewer_than_k_trials_is_not_compared(page, comparison):
     ranges = {"momentum": {"learning_rate": (0.02, 2)}}
     narrow(page, comparison.study, ranges)
@@ -400,6 +412,22 @@ def test_steps_are_told_apart(opened, made):
         == "At K = 4, sgd is faster than momentum (more than chance explains)."
     )
     assert page.locator("#separated").text_content() == "At K = 4, no two optimizers are clearly different."
+
+
+def test_charts_in_seconds_are_recomputed_like_those_in_steps(opened, comparison):
+    """Each optimizer's steps take twice as long as those of the one before."""
+    times = {name: StepTime(0.01 * 2**i, 4, "1 × none") for i, name in enumerate(comparison.study.optimizers)}
+    results = comparison.results
+    outcomes = {name: replace(outcome, step_time=times[name]) for name, outcome in results.outcomes.items()}
+    timed = lf.Comparison(replace(results, outcomes=outcomes, step_times=times))
+    page = opened(timed)
+    for k in (K, 3):
+        ask(page, k=k)
+        shown, expected = live_charts(page), live_rows(answer(timed, k))
+        assert_same(shown[panel_key("steps", seconds=True)], expected[panel_key("steps", seconds=True)])
+        costs = {row["name"]: row["cost"] for row in shown[BEST_OF_K] if row["k"] == 1}
+        for name, cost in costs.items():
+            assert cost == pytest.approx(timed.outcome(name).cost(1) * times[name].seconds)
 
 
 def test_a_verdict_is_never_stale(page, comparison):

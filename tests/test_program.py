@@ -80,7 +80,7 @@ def test_a_trial_equals_a_plain_loop() -> None:
 
     @jax.jit
     def update(params: Any, inner: Any, batch: Any) -> Any:
-        gradients = jax.grad(lambda params: workload.loss(params, state, batch, None, {})[0])(params)
+        gradients = jax.grad(lambda params: workload.loss(params, state, batch, key, {})[0])(params)
         changes, inner = rule.update(gradients, inner, params)
         return optax.apply_updates(params, changes), inner
 

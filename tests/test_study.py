@@ -317,7 +317,11 @@ def error_of(content: dict) -> str:
         ({"schedule": "linear"}, ["schedule = 'linear'"]),
         ({"schedule": {"kind": "linaer"}}, ["schedule", "'linaer'", "did you mean 'linear'?"]),
         ({"schedule": {"kind": ["linear"]}}, ["schedule", "['linear']"]),
-        ({"schedule": {"kind": "linear", "decay_steps": 1.0}}, ["schedule.decay_factor is missing", "linear"]),
+        ({"schedule": {"kind": "step", "decay_every": 0.1}}, ["schedule.decay_factor is missing", "step"]),
+        (
+            {"schedule": {"kind": "cosine", "warmup_steps": 500}},
+            ["warmup_steps reaches 500", "a fraction of the steps"],
+        ),
         (
             {"schedule": {"kind": "linear", "decay_stepz": 1.0, "decay_factor": 0.1}},
             ["schedule.decay_stepz", "did you mean 'decay_steps'?"],

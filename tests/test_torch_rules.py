@@ -452,7 +452,9 @@ def test_a_trials_optimizer_applies_the_schedule():
     [
         ("optax.adamw", "linear", 10, {}, "unknown rule for PyTorch 'optax.adamw'; expected one of: adam, momentum"),
         ("adma", "linear", 10, {}, "unknown rule for PyTorch 'adma'; did you mean 'adam'?"),
-        ("adam", "cosine", 10, {}, "unknown schedule 'cosine'; expected one of: constant, linear, step"),
+        ("adam", "cosin", 10, {}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
+        ("adam", "constant", 0, {"warmup_steps": 0.1}, "steps = 0: a constant schedule with a warmup"),
+        ("adam", "cosine", 10, {"clip_norm": 1.0}, "clip_norm is not a hyperparameter of adam but an option"),
         ("adam", "linear", 0, {}, "steps = 0: a linear schedule needs the length of the training, at least 1"),
         ("adam", "step", 10, {}, "unknown hyperparameter 'decay_steps' of adam; did you mean 'decay_every'?"),
         ("adam", "constant", 10, {}, "unknown hyperparameter 'decay_steps' of adam"),

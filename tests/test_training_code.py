@@ -174,6 +174,29 @@ def test_a_worker_imports_once_and_seeds_every_trial(tmp_path):
     assert len(set(forward.values())) == 5
 
 
+def test_a_rule_and_a_schedule_have_each_their_own_warmup(tmp_path):
+    """A rule that levelfield does not know keeps a warmup of its own, in steps; a schedule's is a fraction."""
+    code = write(
+        tmp_path,
+        "rates = [trial.learning_rate(step) for step in range(trial.steps)]\n"
+        f"pathlib.Path({str(tmp_path)!r}, trial.name).write_text(str(rates))\n"
+        "trial.report(trial.steps, train_loss=1.0)",
+    )
+    own = {"rule": "my.Optimizer", "learning_rate": 0.4, "warmup_steps": 500}
+    scheduled = {"rule": "my.Optimizer", "learning_rate": 0.4, "schedule": {"kind": "linear", "warmup_steps": 0.5}}
+    train_all(study_of(code, {"own": own, "scheduled": scheduled}, steps=4, eval_interval=4), workers=1)
+    assert json.loads((tmp_path / "own").read_text()) == [0.4] * 4
+    assert json.loads((tmp_path / "scheduled").read_text()) == pytest.approx([0.4 / 3, 0.8 / 3, 0.4, 0.2])
+
+
+def test_options_are_refused_where_custom_code_trains(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    for option in ("clip_norm", "weight_decay", "ema_decay"):
+        table = {"learning_rate": 0.4, option: 0.1}
+        with pytest.raises(SpaceError, match=f"{option} is not a hyperparameter of sgd but an option"):
+            study_of(code, {"sgd": table}, steps=4)
+
+
 def test_a_trial_is_told_what_to_train(tmp_path):
     code = write(
         tmp_path,
@@ -211,6 +234,32 @@ def test_a_trial_is_told_what_to_train(tmp_path):
         "schedule": "linear",
         "due": [0, 3, 4],
     }
+
+
+def test_a_trial_builds_its_optimizer_for_pytorch():
+    """It is the rule with its schedule; hyperparameters of the workload are not the rule's."""
+    torch = pytest.importorskip("torch")
+    workload = lf.Trainable(
+        name="with_dropout",
+        summary="",
+        metrics={"train_loss": "minimize"},
+        select="train_loss",
+        hyperparameters={"dropout": lf.Hyperparameter(low=0.0, high=1.0)},
+        train=lambda trial: None,
+        file=__file__,
+    )
+    values = {"learning_rate": 0.5, "momentum": 0.9, "decay_steps": 1.0, "decay_factor": 0.1, "dropout": 0.2}
+    trial = lf.TrialRun("mine", "momentum", values, 0, 10, 5, None, "cpu", 0, "linear", workload)
+    weight = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+    optimizer = trial.optimizer([weight])
+    expected, velocity = 1.0, 0.0
+    for step in range(10):
+        weight.grad = torch.full_like(weight, 0.1)
+        optimizer.step()
+        velocity = 0.9 * velocity + 0.1
+        expected -= 0.5 * (1 - 0.9 * step / 10) * velocity
+        assert trial.learning_rate(step) == pytest.approx(0.5 * (1 - 0.9 * step / 10))
+    assert weight.item() == pytest.approx(expected)
 
 
 def test_a_domain_that_a_known_rule_has_is_checked(tmp_path):

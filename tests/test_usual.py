@@ -204,12 +204,12 @@ def test_a_range_with_usual_values_never_leaves_out_all_of_them(data):
 # What is far from the built-in studies
 
 
-def test_a_range_far_from_those_of_the_built_in_studies_is_named():
+def test_a_range_far_from_what_is_suggested_is_named():
     """No study of sgd on images searches below 0.001; those on text do."""
     low = {"learning_rate": {"log": [2e-5, 1e-4]}}
     (text,) = found({"sgd": low})
     assert text == (
-        "sgd: learning_rate in 2e-05 … 1e-04 is a decade or more from what the built-in studies search for sgd on "
+        "sgd: learning_rate in 2e-05 … 1e-04 is a decade or more from what is suggested for sgd on "
         "images (nearest: learning_rate 0.001 … 10)."
     )
     assert not found({"sgd": {"learning_rate": {"log": [2e-5, 1.2e-4]}}})

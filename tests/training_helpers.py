@@ -13,9 +13,10 @@ import numpy as np
 from levelfield.data import Data
 from levelfield.hyperparameters import Hyperparameter
 from levelfield.rules import get_rule
-from levelfield.schedules import SCHEDULES
-from levelfield.training.program import Job, program
+from levelfield.schedules import SCHEDULES, WARMUP
+from levelfield.training.program import program
 from levelfield.training.slots import train
+from levelfield.training.step import Job
 from levelfield.trial import Point, Progress, Trial
 from levelfield.workload import Workload, minimized
 from levelfield.workloads import get_workload
@@ -35,7 +36,7 @@ def job_of(
     schedule: str = "constant",
 ) -> Job:
     workload = get_workload(workload) if isinstance(workload, str) else workload
-    traced = (*get_rule(rule).hyperparameters, *SCHEDULES[schedule], *workload.hyperparameters)
+    traced = (*get_rule(rule).hyperparameters, *SCHEDULES[schedule].keys() - {WARMUP}, *workload.hyperparameters)
     batch_size = batch_size or workload.batch_size
     return Job(workload, get_rule(rule), schedule, steps, batch_size, eval_interval, traced)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from levelfield.run import coverage
     from levelfield.store import Store
     from levelfield.study import Study, load_study
+    from levelfield.suggestions import suggestion
     from levelfield.taxonomy.inclusions import Inclusion, register_inclusion
     from levelfield.taxonomy.order import inclusions
     from levelfield.taxonomy.simulation import simulate
@@ -78,6 +79,7 @@ _MODULES = {
     "rerun_study": "comparison",
     "separated": "analysis.intervals",
     "simulate": "taxonomy.simulation",
+    "suggestion": "suggestions",
     "summary": "comparison",
     "trainable": "training_code",
     "verify": "taxonomy.verify",
@@ -123,6 +125,7 @@ __all__ = [
     "rerun_study",
     "separated",
     "simulate",
+    "suggestion",
     "summary",
     "trainable",
     "verify",

@@ -22,7 +22,10 @@ from levelfield.errors import StudyError, UnknownName, UsageError
 from levelfield.training_code import TrialRun
 
 ALL = "{hyperparameters}"  # an argument that stands for --NAME VALUE of every hyperparameter
-_FIELDS = ("name", "rule", "seed", "steps", "eval_interval", "batch_size", "device", "index", "schedule")
+_FIELDS = (
+    *("name", "rule", "seed", "steps", "eval_interval", "batch_size", "precision"),
+    *("device", "index", "schedule"),
+)
 _LONGEST_LINE = 1_000_000  # characters of a line of metrics
 
 

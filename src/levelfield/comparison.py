@@ -26,7 +26,7 @@ from levelfield.listener import Listener
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Finding, audit
-from levelfield.trial import FailedTrial, Target, Trial
+from levelfield.trial import FailedTrial, StepTime, Target, Trial
 
 if TYPE_CHECKING:
     import polars
@@ -133,6 +133,11 @@ class Comparison:
         """Return the pairs (faster, slower) whose steps to the target the trials tell apart at k trials each."""
         return [(test.better, test.worse) for test in self.results.step_tests(k) if test.separated]
 
+    @property
+    def step_times(self) -> Mapping[str, StepTime]:
+        """What a step of each optimizer takes on the device where all of them were measured; empty if there is none."""
+        return self.results.step_times
+
     def rank_probabilities(self, k: int | None = None) -> dict[str, list[float]]:
         """Return P(an optimizer's best of k comes first, second, …); ties share the better place."""
         return self.results.rank_probabilities(k)
@@ -218,6 +223,7 @@ def compare(
     reruns: int = 0,
     stale: run.Stale | None = None,
     checkpoint_minutes: float = 5.0,
+    seconds: bool = False,
 ) -> Comparison:
     """Run what is missing of a study, then compare its optimizers.
 
@@ -229,6 +235,9 @@ def compare(
 
     If the study's custom code has changed since trials were stored, this raises, unless ``stale`` is "retrain" (train
     them again; the store keeps the old ones apart) or "keep" (count them as they are).
+
+    How long steps take is measured while trials train (``comparison.step_times``). With ``seconds``, it is measured
+    again, apart from that: for trials that were trained elsewhere, or while the machine was busy.
 
     Trials that train for longer than ``checkpoint_minutes`` are saved so often, in a folder beside the store, and a run
     that was killed continues with them from there; 0 saves none.
@@ -243,6 +252,7 @@ def compare(
         reruns=reruns,
         stale=stale,
         checkpoints=run.checkpoint_folder(study, store, checkpoint_minutes),
+        seconds=seconds,
     )
     return Comparison(results)
 

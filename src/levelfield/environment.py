@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from levelfield.errors import UsageError
 
@@ -17,6 +18,21 @@ def positive_number(variable: str, default: float, unit: str) -> float:
     if not number > 0:
         raise UsageError(f"{variable} = {text!r}: expected a positive number of {unit}")
     return number
+
+
+def cache_folder() -> Path | None:
+    """Return where compiled programs and measured speeds are kept; None if they are not.
+
+    It is ``$LEVELFIELD_CACHE``, or this system's folder for caches. "off" keeps nothing.
+    """
+    chosen = os.environ.get("LEVELFIELD_CACHE", "")
+    if chosen == "off":
+        return None
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_path  # only runs that train need it
+
+    return user_cache_path("levelfield")
 
 
 def available_cores() -> int:

@@ -135,6 +135,18 @@ def format_duration(seconds: float) -> str:
     return f"{value:.2g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
 
 
+def format_seconds(seconds: float) -> str:
+    """
+    >>> [format_seconds(seconds) for seconds in (2.34e-5, 0.00234, 0.1234, 12.34, 1234.0)]
+    ['0.023 ms', '2.3 ms', '0.12 s', '12 s', '1,200 s']
+    """
+    if not math.isfinite(seconds):
+        return MISSING
+    value, unit = (1000 * seconds, "ms") if seconds < 0.1 else (seconds, "s")
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f} {unit}" if rounded >= 10 else f"{rounded:g} {unit}"
+
+
 def pluralize(number: int, noun: str) -> str:
     """
     >>> pluralize(1, "trial"), pluralize(2000, "trial")

@@ -33,6 +33,7 @@ class Hyperparameter:
     usual: float | None = None  # the common value when it is not tuned
     group: str = ""  # the group of GROUPS with which a ladder tunes it
     usual_range: tuple[float, float] | None = None  # lowest and highest value that people use
+    unit: str = ""  # what the number counts, if that is not obvious
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -114,4 +115,5 @@ def _check_value(axis: Axis, hyperparameter: Hyperparameter, value: Value) -> No
     if not fits:
         raise SpaceError(f"{axis.key} = {value!r}: expected {_EXPECTED[hyperparameter.kind]}")
     if not isinstance(value, bool | str) and not hyperparameter.allows(value):
-        raise SpaceError(f"{axis.key} reaches {value:g}, outside {hyperparameter.interval}")
+        unit = f": it is {hyperparameter.unit}" if hyperparameter.unit else ""
+        raise SpaceError(f"{axis.key} reaches {value:g}, outside {hyperparameter.interval}{unit}")

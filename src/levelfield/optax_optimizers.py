@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import re
-import sys
-from collections.abc import Container
 from typing import Any
 
 from levelfield.hyperparameters import Hyperparameter
-from levelfield.optax_signatures import arguments, optimizer_function
+from levelfield.optax_signatures import arguments, known_optimizers, optimizer_function
 from levelfield.optax_signatures import optimizer_hyperparameters as signature
 
 _WRAPS = "it wraps another optimizer"
-_REGISTER = "register the combination as a rule (docs/studies.md)"
+_REGISTER = "register the combination as a rule (docs/optimizers.md)"
 _PER_EXAMPLE = "it needs the gradient of each example, and workloads give that of a batch"
 _REFUSED = {
+    "lookahead": f"{_WRAPS} and trains pairs of weights; {_REGISTER}",
     "contrib.sam": f"{_WRAPS} and takes gradients at two points in turn; {_REGISTER}",
     "contrib.mechanize": f"{_WRAPS}; {_REGISTER}",
     "contrib.schedule_free": f"{_WRAPS}; use optax.contrib.schedule_free_adamw or schedule_free_sgd, or {_REGISTER}",
@@ -26,12 +26,25 @@ _REFUSED = {
     "contrib.differentially_private_aggregate": _PER_EXAMPLE,
 }
 
-# A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps.
-_LEFT_OUT = {"warmup_steps"}
+# A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps. Trials have seeds.
+_LEFT_OUT = {"warmup_steps", "seed"}
 
 _MUON = "contrib.muon"
 _OUTER = re.compile(r"\b(\w+_)?(embedding|head)\b")  # parameters, or layers, of these names
-_RESHAPE = {"reshape": Hyperparameter(required=False, traced=False, kind="switch", default=False)}
+_SWITCH = Hyperparameter(required=False, traced=False, kind="switch", default=False)
+_OF_MUON = {"reshape": _SWITCH, "hidden_only": _SWITCH}  # see _matrices
+
+
+def optax_optimizers() -> list[str]:
+    """Return the names of all of optax's optimizers, those that cannot be trained included. This imports optax."""
+    return sorted({*known_optimizers(), *_REFUSED}, key=lambda name: (name.startswith("contrib."), name))
+
+
+def closest(name: str) -> str:
+    """Return the name of the optimizer that a misspelled one resembles, or "". This imports optax."""
+    names = {known.rpartition(".")[2]: known for known in optax_optimizers()}
+    found = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
+    return names[found[0]] if found else ""
 
 
 def refusal(name: str) -> str:
@@ -45,27 +58,30 @@ def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
     if hyperparameters is None:
         return None
     kept = {key: about for key, about in hyperparameters.items() if key not in _LEFT_OUT}
-    return kept | (_RESHAPE if name == _MUON else {})
+    return kept | (_OF_MUON if name == _MUON else {})
 
 
 def build_optimizer(name: str, **values: Any) -> Any:
     """Return optax's transformation. This imports optax."""
     if name == _MUON:
-        axes = range(2, sys.maxsize) if values.pop("reshape", False) else (2,)
-        values["muon_weight_dimension_numbers"] = functools.partial(_matrices, axes)
+        reshape, hidden_only = (values.pop(name, False) for name in _OF_MUON)
+        if reshape or hidden_only:
+            values["muon_weight_dimension_numbers"] = functools.partial(_matrices, reshape, hidden_only)
     return optimizer_function(name)(**arguments(name, values))
 
 
-def _matrices(axes: Container[int], params: Any) -> Any:
-    """Tell Muon the matrices: hidden layers' parameters with one of these numbers of axes. It leaves others to AdamW.
+def _matrices(reshape: bool, hidden_only: bool, params: Any) -> Any:
+    """Return which parameters Muon updates, and as which matrices; it leaves the others to AdamW.
 
-    More than two axes form a matrix from all others to the last one. Embeddings and the last layer are no hidden
-    layers; Muon's author leaves them to AdamW, optax does not. They are recognized by their names.
+    By default these are all matrices, as in optax. With ``reshape``, kernels count as matrices, too: from all other
+    axes to the last one. With ``hidden_only``, embeddings and heads, recognized by their names, are left to AdamW, as
+    Muon's author advises.
     """
     jax, contrib = importlib.import_module("jax"), importlib.import_module("optax.contrib")
 
     def dimensions(path: Any, leaf: Any) -> Any:
-        if leaf.ndim not in axes or any(_OUTER.search(str(key)) for key in path):
+        outer = hidden_only and any(_OUTER.search(str(key)) for key in path)
+        if outer or leaf.ndim < 2 or (leaf.ndim > 2 and not reshape):
             return None
         *reduced, output = range(leaf.ndim)
         return contrib.MuonDimensionNumbers(tuple(reduced), output)

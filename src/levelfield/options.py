@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from levelfield.errors import SpaceError
 from levelfield.hyperparameters import FRACTION, NOT_NEGATIVE, POSITIVE, Hyperparameter
 
 OPTIONS: dict[str, Hyperparameter] = {
@@ -18,3 +19,18 @@ OPTIONS: dict[str, Hyperparameter] = {
     # Metrics are those of the weights' moving average, which forgets by this factor in each step.
     "ema_decay": replace(FRACTION, required=False, default=0.0, usual_range=(0.9, 0.9999)),
 }
+
+_BY_HAND = {
+    "clip_norm": "optax.clip_by_global_norm or torch.nn.utils.clip_grad_norm_",
+    "weight_decay": "optax.add_decayed_weights",
+    "ema_decay": "optax.incremental_update or torch.optim.swa_utils",
+}
+
+
+def check_no_option(name: str, rule: str) -> None:
+    """Raise if this is an option, where only the hyperparameters of a rule can be given."""
+    if name in OPTIONS:
+        raise SpaceError(
+            f"{name} is not a hyperparameter of {rule} but an option, which only studies of JAX workloads apply; "
+            f"in code of your own, use {_BY_HAND[name]}"
+        )

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from levelfield.arrays import sqrt
-from levelfield.errors import SpaceError, UnknownName, UsageError
+from levelfield.errors import SpaceError, UnknownName
 from levelfield.hyperparameters import (
     FRACTION,
     NOT_NEGATIVE,
@@ -26,8 +26,9 @@ from levelfield.hyperparameters import (
     Hyperparameter,
     check_hyperparameters,
 )
-from levelfield.optax_optimizers import build_optimizer, optimizer_hyperparameters, refusal
-from levelfield.optax_signatures import function_hyperparameters, known_optimizers
+from levelfield.optax_optimizers import build_optimizer, closest, optimizer_hyperparameters, refusal
+from levelfield.optax_signatures import function_hyperparameters
+from levelfield.options import check_no_option
 from levelfield.registry import Packaged, Registry
 
 Update = Callable[..., tuple[Any, ...]]
@@ -53,6 +54,7 @@ class Rule:
     build: Callable[..., Any]  # (**hyperparameters) → optax.GradientTransformation
     scheduled: bool = False  # any hyperparameter can be a function of the step, not only the learning rate
     version: int = 1  # raise it when a change alters what trials compute, so that stored trials stay apart
+    built_in: bool = False  # levelfield's own, so that it needs no check before it trains
     equations: Equations | None = None  # of the paper's rules
     # (optimizer state, params) → the weights to evaluate, if they are not those that are trained
     evaluated: Callable[[Any, Any], Any] | None = None
@@ -60,10 +62,6 @@ class Rule:
 
     def __post_init__(self) -> None:
         check_hyperparameters(f"rule {self.name!r}", self.hyperparameters)
-
-    @property
-    def built_in(self) -> bool:
-        return self.equations is not None
 
     def __call__(self, **hyperparameters: Any) -> Any:
         """Return the optax.GradientTransformation of this rule."""
@@ -74,6 +72,7 @@ class Rule:
         """Raise if a hyperparameter is unknown or missing."""
         for name in values:
             if name not in self.hyperparameters:
+                check_no_option(name, self.name)
                 raise UnknownName.of(f"hyperparameter of {self.name}", name, self.hyperparameters)
         for name, hyperparameter in self.hyperparameters.items():
             if hyperparameter.required and name not in values:
@@ -144,6 +143,17 @@ def damping(usual: float) -> Hyperparameter:
     return replace(NOT_NEGATIVE, usual=usual, group="epsilon", usual_range=_EPSILON)
 
 
+def optional(hyperparameter: Hyperparameter) -> Hyperparameter:
+    """A hyperparameter whose usual value is its default."""
+    return replace(hyperparameter, required=False, default=hyperparameter.usual)
+
+
+def size(usual: int) -> Hyperparameter:
+    """A whole number of at least 1, which shapes the compiled program."""
+    return optional(Hyperparameter(low=1, usual=usual, kind="integer", traced=False))
+
+
+_DECAY = optional(replace(NOT_NEGATIVE, usual=0.0, usual_range=(0.0, 1e1)))
 _RMS = {"rho": decay(0.9, _RHO), "epsilon": damping(1e-10)}
 _MOMENTS = {"beta1": decay(0.9, _BETA1), "beta2": decay(0.999, _BETA2), "epsilon": damping(1e-8)}
 
@@ -158,7 +168,7 @@ def rule(*, buffers: tuple[float, ...] = (), **hyperparameters: Hyperparameter) 
     def declare(update: Update) -> Update:
         name, equations = update.__name__, Equations(update, buffers)
         build = functools.partial(_transformation, equations)
-        _RULES[name] = Rule(name, hyperparameters, build, scheduled=True, equations=equations)
+        _RULES[name] = Rule(name, hyperparameters, build, scheduled=True, built_in=True, equations=equations)
         return update
 
     return declare
@@ -217,6 +227,45 @@ def nadam(t: Any, g: Any, m: Any, v: Any, learning_rate: Any, beta1: Any, beta2:
     return -learning_rate * ahead / (sqrt(v) + epsilon) * b, m, v
 
 
+# Rules of other papers that optax does not have. Each is a function like optax's optimizers.
+
+
+def transformation(**hyperparameters: Hyperparameter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a rule by a function of its hyperparameters that returns an optax transformation."""
+
+    def declare(build: Callable[..., Any]) -> Callable[..., Any]:
+        _RULES[build.__name__] = Rule(build.__name__, hyperparameters, build, built_in=True)
+        return build
+
+    return declare
+
+
+@transformation(
+    learning_rate=STEP_SIZE,
+    beta1=optional(decay(0.95, _BETA1)),
+    beta2=optional(decay(0.95, _BETA2)),
+    epsilon=optional(damping(1e-8)),
+    weight_decay=_DECAY,
+    precondition_frequency=size(10),
+    max_precondition_dim=size(10_000),
+)
+def soap(**hyperparameters: Any) -> Any:
+    """Adam in the eigenbasis of Shampoo's preconditioner (Vyas et al. 2024)."""
+    return importlib.import_module("levelfield.soap").soap(**hyperparameters)
+
+
+@transformation(
+    learning_rate=STEP_SIZE,
+    beta1=optional(decay(0.9, _BETA1)),
+    beta2=optional(decay(0.999, _BETA2)),
+    epsilon=optional(damping(1e-8)),
+    weight_decay=_DECAY,
+)
+def cautious_adamw(**hyperparameters: Any) -> Any:
+    """AdamW that leaves out what disagrees with the gradient (Liang et al. 2024)."""
+    return importlib.import_module("levelfield.cautious").cautious_adamw(**hyperparameters)
+
+
 # Rules from elsewhere: optax's and registered ones
 
 _USUAL_OF_NAME = {
@@ -235,8 +284,6 @@ _RATES_IN_OPTAX = {
     **dict.fromkeys(("lion", "sign_sgd", "signum"), (1e-6, 1e-2)),  # every parameter moves by the full rate
     **dict.fromkeys(("adadelta", "adafactor", "adagrad", "sm3"), (1e-5, 1e1)),
 }
-
-_VERSIONS_IN_OPTAX = {"contrib.muon": 2}  # version 1 orthogonalized the updates of embeddings
 
 _GROUP_OF_NAME = {
     **dict.fromkeys(("learning_rate", "adam_learning_rate"), "learning rate"),
@@ -346,18 +393,17 @@ def rule_packages(name: str) -> dict[str, str]:
 def _optax_rule(name: str) -> Rule:
     function = name.removeprefix("optax.")
     if reason := refusal(function):
-        raise UsageError(f"{name} cannot be trained: {reason}")
+        raise SpaceError(f"{name} cannot be trained: {reason}")
     hyperparameters = optimizer_hyperparameters(function)
     if hyperparameters is None:
-        known = [f"optax.{other}" for other in known_optimizers()]
-        moved = f"optax.contrib.{function}"
-        raise UnknownName.of("optax optimizer", name, [moved] if moved in known else known)
+        other = closest(function)
+        hint = f"did you mean 'optax.{other}'?" if other else "docs/optimizers.md lists them all"
+        raise UnknownName(f"unknown optax optimizer {name!r}; {hint}")
     usual = _USUAL_IN_OPTAX | {"learning_rate": _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)}
     return Rule(
         name,
         _completed(hyperparameters, usual),
         functools.partial(build_optimizer, function),
-        version=_VERSIONS_IN_OPTAX.get(function, 1),
         seed_argument="key" if "key" in hyperparameters else "",
     )
 

@@ -20,6 +20,7 @@ import numpy as np
 from levelfield import interruption
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import PoolState, Results, outcomes_of
+from levelfield.analysis.step_times import on_one_device
 from levelfield.derive.follow import Following, followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
@@ -31,6 +32,7 @@ from levelfield.formatting import join_words, pluralize
 from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount, pool_window
 from levelfield.provenance import package_versions
+from levelfield.search import Search
 from levelfield.store import Store
 from levelfield.study import Study, workload_of
 from levelfield.taxonomy.coverage import StudyCoverage, study_coverage
@@ -38,7 +40,7 @@ from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.training_code import Trainable
-from levelfield.trial import FailedTrial, Failure, Point, Status, Trial
+from levelfield.trial import FailedTrial, Failure, Point, Progress, Status, StepTime, Trial
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -48,6 +50,7 @@ Location = str | Path | Store
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
 _PAUSE = 1.0  # seconds before a run that has found nothing to train looks again
 _LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
+_FEWEST_TIMED, _MOST_TIMED, _TIMED_SECONDS = 3, 50, 2.0  # stretches of training, to measure what a step takes
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
 
@@ -128,8 +131,12 @@ def compare(
     reruns: int = 0,
     stale: Stale | None = None,
     checkpoints: CheckpointFolder | None = None,
+    seconds: bool = False,
 ) -> tuple[Results, SearchExhausted | None]:
-    """Run what is missing of a study and return its results, and which pools could not be filled, if any."""
+    """Run what is missing of a study and return its results, and which pools could not be filled, if any.
+
+    ``seconds``: also measure how long steps take here, apart from the training of trials.
+    """
     if reruns < 0:
         raise UsageError(f"reruns = {reruns}: expected an integer of at least 0")
     if not is_trainable(study):
@@ -138,6 +145,8 @@ def compare(
     chosen = prepared(study, executor, slots, checkpoints)
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
+        if seconds:
+            measure_steps(study, store, chosen, listener)
         results = read_pools(study, store)
         _prune(study, store, checkpoints)
         if stale == "retrain":
@@ -228,7 +237,8 @@ def read_pools(study: Study, store: Store) -> Results:
         trials[name] = [stored[index] for index in window if index in stored]
         failures[name] = [failure for failure in store.failures(identity) if failure.index in window]
         provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
-    return Results.of(study, trials, provenance, failures)
+    step_times = on_one_device({name: store.step_times(study.identity(name)) for name in study.optimizers})
+    return Results.of(study, trials, provenance, failures, step_times)
 
 
 def read_states(study: Study, store: Store) -> dict[str, PoolState]:
@@ -253,6 +263,35 @@ def read_states(study: Study, store: Store) -> dict[str, PoolState]:
 def _best_values(study: Study, store: Store) -> dict[str, float]:
     states = read_states(study, store)
     return {name: math.nan if state.best is None else state.best for name, state in states.items()}
+
+
+def measure_steps(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> None:
+    """Measure how long a step of each optimizer takes here, and forget what runs have measured.
+
+    Trains some trials for a moment, which are not stored.
+    """
+    for name in study.optimizers:
+        if listener:
+            listener.note(f"measuring the steps of {name}")
+        points = map(Search(study, name).point, range(int(min(study.points(name), 3 * study.pool))))
+        stretches: list[Progress] = []
+        with interruption.deferred(), closing(executor.train(study, hand_out(name, points))) as progress:
+            for stretch in (each for each in progress if each.seconds):
+                stretches.append(stretch)
+                if len(stretches) > _MOST_TIMED or _is_enough(stretches):
+                    break
+            interruption.check()
+        measured = [stretch.step_time for stretch in stretches if stretch.step_time]
+        if not measured:
+            raise UsageError(
+                f"{name}: how long its steps take cannot be measured here; that needs a JAX workload, the local "
+                f"executor, and more than one stretch between evaluations"
+            )
+        store.add_step_time(study.identity(name), StepTime.of(measured), replace=True)
+
+
+def _is_enough(stretches: Sequence[Progress]) -> bool:
+    return len(stretches) > _FEWEST_TIMED and sum(stretch.seconds for stretch in stretches) > _TIMED_SECONDS
 
 
 def read_tried(study: Study, store: Store, tries: int) -> Results:
@@ -293,6 +332,7 @@ def run(
         work = Work(study, store, runner, functools.partial(_provenance, study, executor), tries)
         listener.begin(study, work.counts(), best)
         _train(study, work, executor, listener)
+        work.store_step_times()
     counts = work.counts()
     listener.begin(study, counts, best)
     listener.end()

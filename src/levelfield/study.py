@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from levelfield.command import Command
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
 from levelfield.hyperparameters import Hyperparameter, check_domain
-from levelfield.options import OPTIONS
+from levelfield.options import OPTIONS, check_no_option
 from levelfield.rules import Rule, declared_rule, get_rule, rule_file
 from levelfield.schedules import SCHEDULES
 from levelfield.space import Space
@@ -24,7 +24,7 @@ from levelfield.study_file import built_in_studies, read_study, to_toml, without
 from levelfield.training_code import Trainable
 from levelfield.trial import Direction, Target
 from levelfield.user_code import code_digest, run_code
-from levelfield.workload import BaseWorkload, Workload
+from levelfield.workload import BaseWorkload, Precision, Workload
 from levelfield.workloads import get_workload, workload_file, workload_names, workloads_of
 
 __all__ = [
@@ -50,6 +50,12 @@ class Optimizer:
     protocol: str = ""
     corrected: Mapping[str, str] = field(default_factory=dict)  # axis → what the source printed wrongly
 
+    @property
+    def scheduled(self) -> Mapping[str, Hyperparameter]:
+        """The hyperparameters of its schedule, less those that the rule has itself."""
+        own = self.rule.hyperparameters
+        return {name: about for name, about in SCHEDULES[self.schedule].items() if name not in own}
+
     def spec(self) -> dict[str, Any]:
         """Return the optimizer's table as a study file writes it."""
         return optimizer_table(self, self.space.spec())
@@ -62,15 +68,15 @@ def optimizer_table(
 
     The schedule's values go into a table of their own. ``schedule`` and ``protocol`` default to the optimizer's.
     """
-    kind = optimizer.schedule if schedule is None else schedule
+    chosen = optimizer if schedule is None else replace(optimizer, schedule=schedule)
     protocol = optimizer.protocol if protocol is None else protocol
     corrected = {key: note for key, note in optimizer.corrected.items() if values.get(key) == _spec_of(optimizer, key)}
     table: dict[str, Any] = {"rule": optimizer.rule.name}
     table |= {"protocol": protocol} if protocol else {}
     table |= {"corrected": corrected} if corrected else {}
-    scheduled = {key: value for key, value in values.items() if key in SCHEDULES[kind]}
-    table |= {key: value for key, value in values.items() if key not in SCHEDULES[optimizer.schedule]}
-    return table | {"schedule": {"kind": kind} | scheduled}
+    scheduled = {key: value for key, value in values.items() if key in chosen.scheduled}
+    table |= {key: value for key, value in values.items() if key not in optimizer.scheduled}
+    return table | {"schedule": {"kind": chosen.schedule} | scheduled}
 
 
 def _spec_of(optimizer: Optimizer, key: str) -> Any:
@@ -132,6 +138,7 @@ class Study(BaseModel):
     replacement: bool = True  # how K trials are drawn from the pool; True as in the paper, False is unbiased
     target: Target | None = None
     seed: Annotated[int, BeforeValidator(_whole), Field(ge=0, strict=True)] = 0
+    precision: Precision = "tf32"  # of products in training; on a CPU, tf32 is float32
     search: Literal["quasirandom", "grid", "imported"] = "quasirandom"
     sampling: Sampling | None = None  # how the points of imported trials were chosen
     inferred: bool = False  # whether the search spaces are what the imported trials span
@@ -334,6 +341,7 @@ class Study(BaseModel):
             "space": optimizer.space.spec(),
         }
         content |= {"rule_version": optimizer.rule.version} if optimizer.rule.version != 1 else {}
+        content |= {} if _is_unset("precision", self.precision) else {"precision": self.precision}
         return content | ({"command": list(self.command)} if self.command else {})
 
     def identity(self, name: str) -> str:
@@ -393,7 +401,7 @@ def _plain(value: Any) -> Any:
 
 def _is_unset(key: str, value: Any) -> bool:
     """Return whether a field that few studies need has its default."""
-    return (key, value) in (("inferred", False), ("retries", 1))
+    return (key, value) in (("inferred", False), ("retries", 1), ("precision", "tf32"))
 
 
 def digest(content: Any) -> str:
@@ -432,8 +440,11 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     corrected = table.pop("corrected", {})
     kind, schedule = _schedule(table.pop("schedule", {}), study_schedule)
     rule = _rule(rule_name, table, workload)
-    if "learning_rate" not in rule.hyperparameters and (kind != "constant" or isinstance(workload, Workload)):
+    needs_rate = kind != "constant" or schedule or isinstance(workload, Workload)
+    if needs_rate and "learning_rate" not in rule.hyperparameters:
         raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
+    for both in sorted(rule.hyperparameters.keys() & schedule.keys()):
+        raise StudyError(f"schedule.{both}: {rule.name} has a {both} of its own; give it in the optimizer's table")
     for key in table.keys() & schedule.keys():
         raise StudyError(f"{key} is given both in the optimizer's table and in its schedule; keep the schedule's")
     for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys()):
@@ -442,6 +453,7 @@ def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workloa
     domains = _domains(rule, kind, workload)
     for axis in space:
         if axis.name not in domains:
+            check_no_option(axis.name, rule.name)
             raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", axis.name, domains)
         check_domain(axis, domains[axis.name])
     for needed, domain in domains.items():
@@ -482,8 +494,8 @@ def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
     for key in values:
         if key not in SCHEDULES[kind]:
             raise StudyError(f"schedule.{key}: unknown value of a {kind} schedule{suggestion(key, SCHEDULES[kind])}")
-    for key in SCHEDULES[kind]:
-        if key not in values:
+    for key, about in SCHEDULES[kind].items():
+        if about.required and key not in values:
             raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
     return kind, values
 

@@ -77,6 +77,16 @@ def to_toml(content: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def optimizer_toml(name: str, table: Mapping[str, Any]) -> str:
+    """Write the table of an optimizer."""
+    return f"[optimizers.{_key(name)}]\n{table_toml(table)}"
+
+
+def table_toml(table: Mapping[str, Any]) -> str:
+    """Write the lines of a table, without its header."""
+    return "".join(f"{line}\n" for line in _lines(table))
+
+
 def without_schedule(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key != "schedule"}
 

@@ -16,7 +16,7 @@ from levelfield.hyperparameters import Hyperparameter
 from levelfield.schedules import schedule
 from levelfield.space import Hyperparameters
 from levelfield.trial import Curve, Direction
-from levelfield.workload import BaseWorkload, WorkloadKind
+from levelfield.workload import BaseWorkload, Precision, WorkloadKind
 from levelfield.workloads import register_workload
 
 Train = Callable[["TrialRun"], None]
@@ -93,14 +93,17 @@ class TrialRun:
     batch_size: int | None
     device: str  # "cuda" if the worker has a GPU, otherwise "cpu"
     index: int  # the trial's, in the optimizer's sequence of points
-    schedule: str  # the kind of schedule; its numbers are among the hyperparameters
+    schedule: str  # the kind of schedule
+    scheduled: frozenset[str]  # which of the hyperparameters are the schedule's
     workload: BaseWorkload
+    precision: Precision = "tf32"  # that the study asks for: the code decides what to do about it
     curve: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # what was reported, step by step
     send: Callable[[int, dict[str, float]], None] = lambda step, values: None  # is told of each report
 
     @functools.cached_property
     def _rate(self) -> Any:
-        return schedule(self.schedule, self.steps, self.hyperparameters)
+        names = self.scheduled | {"learning_rate"}
+        return schedule(self.schedule, self.steps, {name: self.hyperparameters[name] for name in names})
 
     def learning_rate(self, step: int) -> float:
         """Return the scheduled learning rate of a step, counted from 0."""
@@ -108,9 +111,9 @@ class TrialRun:
 
     def optimizer(self, params: Any) -> Any:
         """Return the study's rule, with its schedule, as a torch.optim.Optimizer. It needs PyTorch."""
-        return importlib.import_module("levelfield.torch").optimizer(
-            self.rule, params, self.schedule, self.steps, self.hyperparameters
-        )
+        own = {name: x for name, x in self.hyperparameters.items() if name not in self.workload.hyperparameters}
+        build = importlib.import_module("levelfield.torch").optimizer
+        return build(self.rule, params, own, schedule=self.schedule, steps=self.steps)
 
     def due(self, step: int) -> bool:
         """Return whether the metrics should be reported after this many steps: at each evaluation and at the end."""

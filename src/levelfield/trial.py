@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from numbers import Real
 from typing import Any, NamedTuple
@@ -123,6 +124,28 @@ class FailedTrial:
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """What a step of one trial takes of a device while it trains some trials of the optimizer, and nothing else.
+
+    Evaluations are not counted. Of several stretches of training, the fastest counts, because whatever else the machine
+    does only adds to it.
+    """
+
+    seconds: float  # of a stretch, divided by its steps and by the trials side by side
+    slots: int  # trials side by side
+    device: str = ""
+    stretches: int = 1  # that were timed
+    slowdown: float = 1.0  # the median of the stretches, divided by the fastest: well above 1 on a busy machine
+
+    @classmethod
+    def of(cls, measured: Sequence[StepTime]) -> StepTime:
+        """Return what a step takes from single stretches on the same device with the same number of slots."""
+        seconds = [each.seconds for each in measured]
+        slowdown = statistics.median(seconds) / min(seconds)
+        return replace(measured[0], seconds=min(seconds), stretches=len(seconds), slowdown=slowdown)
+
+
+@dataclass(frozen=True)
 class Progress:
     """What a stretch of training of one optimizer's trials brought."""
 
@@ -136,6 +159,7 @@ class Progress:
     note: str = ""  # something the user should know; mostly empty
     error: BaseException | None = None  # what made trials fail, where it is at hand
     resumed_steps: int = 0  # trained before this run, of trials that now continue from a checkpoint
+    step_time: StepTime | None = None  # if it was measured in this stretch, and nothing else was trained
 
     @property
     def ended(self) -> list[int]:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from levelfield.formatting import format_number
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
-from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis, Choice, Dimension, Fixed, Integer, Space
 from levelfield.study import Optimizer, Study, built_in_studies, load_study, workload_of
+from levelfield.suggestions import known_suggestion
+from levelfield.workload import WorkloadKind
 
 Interval = tuple[float, float]
 
-FAR = 1.0  # decades between a range and those of the built-in studies
+FAR = 1.0  # decades between a range and what is suggested
 SMALL_EPSILON = 1e-4  # with a larger ε, the learning rate grows with it and has no usual values
 
 
@@ -36,10 +37,10 @@ class Departure:
 
 
 def departures(study: Study) -> list[Departure]:
-    """Return the axes of a study's spaces that leave out every usual value, or that no built-in study comes close to.
+    """Return the axes of a study's spaces that leave out every usual value, or that are far from what is suggested.
 
-    A range is compared with those of the built-in studies for the same rule and kind of workload. It is far from them
-    if at least a decade lies between. Spaces of built-in studies are never departures.
+    A range is compared with the suggested one for the same rule and kind of workload, and with those of the built-in
+    studies. It is far from them if at least a decade lies between. Spaces of built-in studies are never departures.
 
     >>> adam = {"learning_rate": 1e-3, "one_minus_beta1": {"log": [1e-4, 1e-3]}, "beta2": 0.999, "epsilon": 1e-8}
     >>> print(*departures(Study(workload="fashion_mini", steps=800, trials=5, optimizers={"adam": adam})))
@@ -174,25 +175,30 @@ def _space_key(study: Study, optimizer: Optimizer) -> Any:
 
 def _axis_key(optimizer: Optimizer, axis: Axis) -> Any:
     """Return the rule and the hyperparameter; a schedule's mean different things in different kinds of schedules."""
-    return optimizer.rule.name, axis.name, optimizer.schedule if axis.name in SCHEDULES[optimizer.schedule] else ""
+    return optimizer.rule.name, axis.name, optimizer.schedule if axis.name in optimizer.scheduled else ""
 
 
 def _is_far(study: Study, optimizer: Optimizer, axis: Axis) -> str:
-    """Say that an axis is far from the ranges of the built-in studies; "" if it is not, or if there are none."""
+    """Say that an axis is far from what is suggested; "" if it is not, or if nothing is."""
     kind = workload_of(study).kind
-    searched = _built_in().searched.get(_axis_key(optimizer, axis), [])
-    searched = [other for other in searched if not kind or other.kind == kind]
-    if not searched:
+    ranges = _suggested(optimizer, axis, kind)
+    if not ranges:
         return ""
     domain, reach = study.domain(optimizer.name, axis.name), _reach(optimizer.space, axis)
-    nearest = min(searched, key=lambda other: _decades(domain, reach, (other.low, other.high)))
-    if _decades(domain, reach, (nearest.low, nearest.high)) < FAR - 1e-9:
+    nearest = min(ranges, key=lambda other: _decades(domain, reach, other))
+    if _decades(domain, reach, nearest) < FAR - 1e-9:
         return ""
     where = f"{optimizer.rule.name} on {kind}" if kind else optimizer.rule.name
-    return (
-        f"is a decade or more from what the built-in studies search for {where} "
-        f"(nearest: {axis.name} {_ends((nearest.low, nearest.high))})"
-    )
+    return f"is a decade or more from what is suggested for {where} (nearest: {axis.name} {_ends(nearest)})"
+
+
+def _suggested(optimizer: Optimizer, axis: Axis, kind: WorkloadKind) -> list[Interval]:
+    """Return the values of a hyperparameter that the suggestion and the built-in studies search."""
+    searched = _built_in().searched.get(_axis_key(optimizer, axis), [])
+    ranges = [(other.low, other.high) for other in searched if not kind or other.kind == kind]
+    if known := known_suggestion(optimizer.rule.name, kind):
+        ranges += [_reach(known.space, other) for other in known.space if other.name == axis.name]
+    return ranges
 
 
 def _decades(domain: Hyperparameter, first: Interval, second: Interval) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +13,7 @@ from levelfield.pool import PoolCount
 from levelfield.search import Search
 from levelfield.store import Runner, Store
 from levelfield.study import Study, workload_of
-from levelfield.trial import Batch, Failure, Progress
+from levelfield.trial import Batch, Failure, Progress, StepTime
 
 _FAILURES = 3  # failed trials of an optimizer after which a run stops training it, unless ten times as many finish
 
@@ -40,6 +42,8 @@ class Work:
         self._metrics = workload_of(study).metrics
         self._offered = dict.fromkeys(study.optimizers, 0)  # how many points are open to all runners
         self._finished: Counter[str] = Counter()
+        self._step_times: dict[tuple[str, int], list[StepTime]] = {}
+        self._has_neighbors = False  # whether other runs have been training on this machine
         self.failures: dict[str, list[Failure]] = {name: [] for name in study.optimizers}
         self.error: BaseException | None = None  # that made trials fail, if it is at hand
 
@@ -80,11 +84,14 @@ class Work:
     def record(self, progress: Progress) -> None:
         """Store finished and failed trials, and return the points of failed ones: this run does not try them again."""
         name, identity = progress.optimizer, self._identities[progress.optimizer]
+        if progress.step_time:
+            self._step_times.setdefault((name, progress.step_time.slots), []).append(progress.step_time)
         if progress.finished:
             provenance = {**progress.provenance, **self._provenance()}
             self._store.add(identity, self._study.definition(name), self._metrics, progress.finished, provenance)
             self._runner.forget(identity, [trial.point.index for trial in progress.finished])
             self._finished[name] += len(progress.finished)
+            self._has_neighbors = self._has_neighbors or self._sees_neighbors()
             if not all(trial.feasible for trial in progress.finished):
                 self._offer(name)  # the pool needs more points
         if progress.failed:
@@ -92,6 +99,18 @@ class Work:
             self._store.add_failures(identity, progress.failed)
             self._runner.release(identity, [failure.point.index for failure in progress.failed])
         self.error = progress.error or self.error
+
+    def _sees_neighbors(self) -> bool:
+        """Return whether another process on this machine trains points of the study."""
+        workers = self._store.workers(list(self._identities.values()))
+        return any(each.host == socket.gethostname() and each.pid != os.getpid() for each in workers)
+
+    def store_step_times(self) -> None:
+        """Store how long the steps of each optimizer took in this run, unless another run shared this machine."""
+        if self._has_neighbors:
+            return
+        for (name, _), measured in self._step_times.items():
+            self._store.add_step_time(self._identities[name], StepTime.of(measured))
 
     def gave_up(self, name: str) -> bool:
         """Return whether too many of an optimizer's trials have failed in this run to go on with it."""

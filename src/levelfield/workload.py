@@ -18,6 +18,10 @@ from levelfield.trial import Direction
 
 TRAIN_LOSS = "train_loss"
 WorkloadKind = Literal["images", "text", ""]
+Precision = Literal["float32", "tf32", "bfloat16"]  # of products; weights and what updates them stay in float32
+# (params, state, batch, keys, hyperparameters) of all slots of a device → (losses, gradients, state). Every array, the
+# typed keys, and each hyperparameter have a leading axis of slots. Losses and gradients are in float32.
+Gradients = Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree, Tree]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +41,7 @@ class BaseWorkload:
     # Split → number of predictions that its errors and accuracies are shares of, if it is known: it tells how precise
     # a single value is.
     examples: Mapping[str, int] = field(default_factory=dict)
-    kind: WorkloadKind = ""  # what the data are: search ranges are compared with those of built-in studies of the kind
+    kind: WorkloadKind = ""  # what the data are: search ranges are suggested, and judged, for each kind
     version: int = 1  # raise it when a change alters what trials compute; trials of different versions are kept apart
 
     def __post_init__(self) -> None:
@@ -78,14 +82,16 @@ class Workload(BaseWorkload):
     init: Callable[[Any], tuple[Tree, Tree]]
     loss: Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree]]
     evaluate: Callable[[Tree, Tree, Tree], Mapping[str, Any]]
+    # The gradients of all slots at once, for a workload with kernels of its own. Called where trials are trained, it
+    # returns None if those do not serve the device or the precision; then JAX differentiates and batches ``loss``.
+    batched: Callable[[Precision], Gradients | None] | None = None
     # (key, batch size) → batch, for a workload that generates its examples instead of storing them
     draw: Callable[[Any, int], Tree] | None = None
     # Whether the data are one text, read in order: the leading axis counts batches, the state carries over from one
     # batch to the next, and ``evaluate`` gets a whole split at once.
     sequential: bool = False
     dataset: str | None = None  # the data set that must be downloaded first
-    slots_per_core: int = 4  # the fastest number, measured with benchmarks/throughput.py
-    slots_per_gpu: int = 256
+    slots_per_core: int = 4  # on a CPU: the fastest number, from benchmarks/throughput.py; on a GPU, runs measure it
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -70,6 +70,7 @@ class Boundary:
     beyond: tuple[int, int] = (0, 0)  # number of trials below and above the range
     by_beyond: bool = False  # these trials gave the verdict
     needed: int | None = None  # how many more trials would give a verdict if it is unknown; None if no number would
+    independent: bool = True  # False: a tuner or a person chose where the trials lie, so that says nothing
 
     @property
     def settled(self) -> bool:
@@ -140,6 +141,8 @@ class Boundary:
     @property
     def unknown(self) -> str:
         """What would settle an unknown verdict."""
+        if not self.independent:
+            return "unknown: the trials are not known to be independent"
         if not self.good:
             return "unknown: too few trials"
         if self.needed is None:
@@ -210,6 +213,8 @@ def judge_axes(
             domain = replace(domain, low=max(domain.low, 0.0), open=True)
         if not axis.dimension.free:
             verdict = Boundary(outcome.name, axis, Place.FIXED)
+        elif not outcome.independent:
+            verdict = Boundary(outcome.name, axis, Place.UNKNOWN, independent=False)
         elif known < FEWEST:
             verdict = Boundary(outcome.name, axis, Place.UNKNOWN, needed=FEWEST - known)
         elif isinstance(axis.dimension, Choice) or 0.5 / axis.dimension.size >= BORDER:  # few integers

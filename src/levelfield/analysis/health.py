@@ -22,6 +22,11 @@ STILL_IMPROVING = 0.05  # share of the pool's total improvement: if its second h
 _FEWEST_GOOD = 5  # trials that compete for the best of K
 _LATE = 0.05  # share of a curve's improvement in its last tenth
 _EARLY = 0.1  # share of the steps
+_MORE = {
+    "quasirandom": "Run a larger pool",
+    "grid": "Give the grid more points",
+    "imported": "Add more trials",
+}
 _APART = 0.75  # P(an infeasible trial lies beyond a feasible one) above which an axis separates them
 
 
@@ -57,7 +62,7 @@ def _answers(results: Results, k: int) -> tuple[Check, ...]:
     study = results.study
     answers: list[Check] = []
     for name, outcome in results.outcomes.items():
-        more = "Give the grid more points" if results.count(name).exhausted else "Run a larger pool"
+        more = _MORE[study.search]
         axes, trials = study.optimizer(name).space.free, results.trials[name]
         answers += checks(outcome, trials, axes, k, results.reruns.get(name), more)
     return tuple(answers)
@@ -69,7 +74,7 @@ def checks(
     axes: Sequence[Axis],
     k: int,
     reruns: Outcome | None = None,
-    more: str = "Run a larger pool",
+    more: str = _MORE["quasirandom"],
 ) -> Iterator[Check]:
     """Yield the checks that there are trials for.
 
@@ -92,7 +97,8 @@ def checks(
     ranked = outcome.ranked()
     if not np.isfinite(ranked).any():
         return
-    if any(axis.dimension.free for axis in axes):  # otherwise trials differ only by their seeds
+    # Where nothing is free, trials differ only by their seeds; and a tuner's trials do not get better by chance.
+    if outcome.independent and any(axis.dimension.free for axis in axes):
         yield from _check_search(outcome, ranked[np.isfinite(ranked)], k, more)
     yield from _check_curve(outcome)
     if reruns and len(reruns.pool) > 1:

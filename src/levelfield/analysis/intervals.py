@@ -45,9 +45,10 @@ class Interval:
     low: float
     high: float
 
-    def times(self, sign: int) -> Interval:
-        """Return the interval of the values times 1 or −1."""
-        return self if sign > 0 else Interval(-self.median, -self.high, -self.low)
+    def times(self, factor: float) -> Interval:
+        """Return the interval of the values times a factor, which may be negative but not 0."""
+        low, high = (self.low, self.high) if factor > 0 else (self.high, self.low)
+        return Interval(factor * self.median, factor * low, factor * high)
 
 
 @dataclass(frozen=True)

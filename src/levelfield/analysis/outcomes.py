@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +25,9 @@ from levelfield.analysis.best_of import (
 from levelfield.analysis.curves import Curves, reaches
 from levelfield.analysis.intervals import LEVEL, Chance, Interval, chance_of_any, interval
 from levelfield.errors import UnknownName, UsageError
-from levelfield.trial import Curve, Direction, Target, Trial
+from levelfield.trial import Curve, Direction, StepTime, Target, Trial
+
+_ROUNDING = 1e-9  # of a time that was a number of steps
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Outcome:
     step: int | None = None  # curves are read up to this step; None: to their end
     spent: int = 0  # trial-steps of all trials that were run
     replacement: bool = True  # how k trials are drawn from the pool; True as in the paper
+    independent: bool = True  # False: a tuner or a person chose the points, so nothing bounds what others would give
+    step_time: StepTime | None = None  # what a step of a trial takes, if it was measured
 
     def __repr__(self) -> str:
         return f"<Outcome of {self.name}: {len(self.pool)} of {self.tried} trials feasible, selected by {self.select}>"
@@ -134,7 +139,11 @@ class Outcome:
 
     def interval(self, k: int, level: float = LEVEL) -> Interval:
         """Return the median best of k by ``select``, with its confidence interval for the whole search space."""
-        return interval(self.ranked(), k, level).times(self.metrics[self.select].sign)
+        return self._bounded(interval(self.ranked(), k, level)).times(self.metrics[self.select].sign)
+
+    def _bounded(self, estimate: Interval) -> Interval:
+        """Return an interval with open ends if the trials are not independent."""
+        return estimate if self.independent else Interval(estimate.median, -np.inf, np.inf)
 
     def can_draw(self, k: int) -> bool:
         """Return whether k trials can be drawn: always with replacement, else only if the pool has as many."""
@@ -171,12 +180,36 @@ class Outcome:
 
         A trial that misses the target counts as infinitely slow, so the median is infinite if most repetitions miss.
         """
-        return interval(self.steps, k, level)
+        return self._bounded(interval(self.steps, k, level))
+
+    @property
+    def step_seconds(self) -> float:
+        """What a step of a trial takes on the device where it was measured, in seconds."""
+        if self.step_time is None:
+            raise UsageError(f"{self.name}: how long its steps take was not measured; 'compare --seconds' measures it")
+        return self.step_time.seconds
+
+    def seconds_to_target(self, k: int) -> Reached:
+        """Return the seconds that the fastest of k trials takes to the target, as ``steps_to_target``."""
+        steps, step = self.steps_to_target(k), self.step_seconds
+        return Reached(step * steps.mean, step * steps.low, step * steps.high, steps.probability)
+
+    def seconds_interval(self, k: int, level: float = LEVEL) -> Interval:
+        """Return the median seconds to the target of the fastest of k, as ``steps_interval``, without evaluations.
+
+        The time of a step counts as known exactly.
+        """
+        return self.steps_interval(k, level).times(self.step_seconds)
+
+    def within(self, seconds: float) -> Outcome:
+        """Return the same pool, with each trial read after this many seconds of training, or less."""
+        return self.at(step=math.floor(seconds / self.step_seconds * (1 + _ROUNDING)))
 
     def reached(self, k: int, level: float = LEVEL) -> Chance:
         """Return the probability that one of k trials reaches the target, with its confidence interval."""
         bounds = chance_of_any(int(np.isfinite(self.steps).sum()), len(self.pool), k, level)
-        return replace(bounds, probability=self.steps_to_target(k).probability)
+        probability = self.steps_to_target(k).probability
+        return replace(bounds, probability=probability) if self.independent else Chance(probability, 0.0, 1.0)
 
     @cached_property
     def transient(self) -> int:

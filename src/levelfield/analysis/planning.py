@@ -65,6 +65,7 @@ class Plan:
     gpu_hours: float | None = None
     unknown: list[str] = field(default_factory=list)  # optimizers without feasible trials
     report: str | None = None  # the metric to report, on data that did not select
+    device: str = ""  # on which the steps of all optimizers were measured; "" if hours are those of the trials
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -72,6 +73,7 @@ class Plan:
             "report": self.report,
             "by_trials": [vars(stretch) for stretch in self.stretches],
             "gpu_hours": self.gpu_hours,
+            "device": self.device,
             "without_trials": self.unknown,
             "within_budget": [vars(choice) for choice in self.choices],
         }
@@ -86,7 +88,8 @@ class Plan:
         """Return the plan in words."""
         lines = self._by_trials()
         if self.gpu_hours is not None and self.choices:
-            lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} on this device:")
+            where = f"{self.device}, evaluations not counted" if self.device else "this device"
+            lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} on {where}:")
             lines += [self._describe(choice) for choice in self.choices]
         return lines
 
@@ -155,6 +158,7 @@ def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Pla
         gpu_hours=gpu_hours,
         unknown=[name for name in outcomes if name not in ready],
         report=first.held_out_metric,
+        device=first.step_time.device if first.step_time else "",
     )
 
 
@@ -200,8 +204,10 @@ def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
 
 def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
     # Infeasible trials cost the steps that they ran, at the speed of the feasible ones.
-    steps = max(1, *map(outcome.last, outcome.pool))
-    hours = outcome.seconds * outcome.cost(1) / steps / 3600
+    if outcome.step_time:
+        hours = outcome.step_seconds * outcome.cost(1) / 3600
+    else:
+        hours = outcome.seconds * outcome.cost(1) / max(1, *map(outcome.last, outcome.pool)) / 3600
     fitting = gpu_hours / hours if hours else math.inf
     trials = int(min(fitting, len(outcome.pool)))
     expected = outcome.best(trials).mean if trials else math.nan

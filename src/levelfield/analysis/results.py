@@ -21,7 +21,7 @@ from levelfield.errors import UnknownName
 from levelfield.pool import PoolCount
 from levelfield.space import Space
 from levelfield.study import Optimizer, Study, workload_of
-from levelfield.trial import FailedTrial, Target, Trial
+from levelfield.trial import FailedTrial, StepTime, Target, Trial
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class Results:
     reruns: Mapping[str, Outcome] = field(default_factory=dict)  # optimizer → its best trial with new seeds
     narrowed_spaces: bool = False  # whether parts of the search spaces are left out
     overrides: Mapping[str, str] = field(default_factory=dict)  # settings that differ from the study's own, for titles
+    step_times: Mapping[str, StepTime] = field(default_factory=dict)  # of all optimizers, on one device; or none
 
     def __repr__(self) -> str:
         trials = sum(map(len, self.trials.values()))
@@ -73,9 +74,11 @@ class Results:
         trials: Mapping[str, Sequence[Trial]],
         provenance: Sequence[Mapping[str, Any]] = (),
         failures: Mapping[str, Sequence[FailedTrial]] | None = None,
+        step_times: Mapping[str, StepTime] | None = None,
     ) -> Results:
         """Return the results of a study's trials."""
-        return cls(study, trials, outcomes_of(study, trials), provenance, failures or {})
+        outcomes = outcomes_of(study, trials, step_times)
+        return cls(study, trials, outcomes, provenance, failures or {}, step_times=step_times or {})
 
     @property
     def title(self) -> str:
@@ -233,7 +236,7 @@ class Results:
         study = self.study.replace(optimizers=optimizers, **self._counts_within(optimizers))
         outcomes = {
             name: with_cost(outcome.at(step=self.outcome(name).step), trials[name])
-            for name, outcome in outcomes_of(study, trials).items()
+            for name, outcome in outcomes_of(study, trials, self.step_times).items()
         }
         return replace(self._view(study, trials, outcomes), narrowed_spaces=True)
 
@@ -271,15 +274,16 @@ def default_k(study: Study, pools: Iterable[PoolCount]) -> int:
     return min([study.trials, *(count.feasible for count in pools if count.exhausted and count.feasible)])
 
 
-def outcomes_of(study: Study, trials: Mapping[str, Sequence[Trial]]) -> dict[str, Outcome]:
+def outcomes_of(
+    study: Study, trials: Mapping[str, Sequence[Trial]], step_times: Mapping[str, StepTime] | None = None
+) -> dict[str, Outcome]:
     """Return the outcome of each optimizer from the trials of its pool, including infeasible ones."""
-    metrics = dict(workload_of(study).metrics)
+    metrics, times = dict(workload_of(study).metrics), step_times or {}
 
     def outcome(name: str, tried: Sequence[Trial]) -> Outcome:
         pool = [trial for trial in tried if trial.feasible]
-        return with_cost(
-            Outcome(name, pool, len(tried), metrics, study.select, study.target, replacement=study.replacement), tried
-        )
+        about = Outcome(name, pool, len(tried), metrics, study.select, study.target, replacement=study.replacement)
+        return with_cost(replace(about, independent=study.is_tested, step_time=times.get(name)), tried)
 
     return {name: outcome(name, tried) for name, tried in trials.items()}
 

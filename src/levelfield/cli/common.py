@@ -79,6 +79,9 @@ Pool = Annotated[
 ]
 Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integer, help="Training steps per trial.")]
 Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only these optimizers of the study.")]
+Precision = Annotated[
+    Literal["float32", "tf32", "bfloat16"] | None, typer.Option(help="Precision of the products in training.")
+]
 Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
 WithoutReplacement = Annotated[
@@ -148,6 +151,7 @@ def _study(
     optimizers: Optimizers = None,
     seed: Seed = None,
     scale: Scale = None,
+    precision: Precision = None,
     without_replacement: WithoutReplacement = False,
 ) -> "tuple[Study, Overrides]":
     from levelfield.study import load_study
@@ -156,7 +160,8 @@ def _study(
     if scale is not None:
         full = full.scaled(scale)
     replacement = False if without_replacement else None
-    options = {"trials": trials, "pool": pool, "steps": steps, "seed": seed, "replacement": replacement}
+    options: dict[str, Any] = {"trials": trials, "pool": pool, "steps": steps, "seed": seed}
+    options |= {"precision": precision, "replacement": replacement}
     chosen = full.replace(**options)
     changed = {name: value for name, value in options.items() if value not in (None, getattr(full, name))}
     settings = {name: str(value).lower() for name, value in changed.items()}

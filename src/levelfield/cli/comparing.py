@@ -61,6 +61,10 @@ def compare(
     reruns: Annotated[
         int, typer.Option(metavar="n", min=0, help="Also train the best trials again with this many new seeds.")
     ] = 0,
+    seconds: Annotated[
+        bool,
+        typer.Option("--seconds", help="Measure how long steps take now, instead of while trials trained."),
+    ] = False,
     stale: Stale = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
@@ -76,7 +80,9 @@ def compare(
     problem: SearchExhausted | TrialFailed | None
     try:
         with training(study, location, executor, slots, stale, out, checkpoint_minutes, ray_address) as options:
-            results, problem = compare(study, location, seed_inclusions=seed_inclusions, reruns=reruns, **options)
+            results, problem = compare(
+                study, location, seed_inclusions=seed_inclusions, reruns=reruns, seconds=seconds, **options
+            )
         comparison = Comparison(results)
     except TrialFailed as error:
         comparison, problem = Comparison.load(study, location), error
@@ -223,18 +229,21 @@ def check(
 
     The check shows how much of a special case's search space, such as momentum's, the search space of a more general
     optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
-    those of the built-in studies.
+    what 'levelfield suggest' prints.
     """
+    from levelfield.executors.local import parts_of
     from levelfield.formatting import format_duration, pluralize
     from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
 
     facts, unusual = study.cost(), departures(study)
-    obstacle = None
+    obstacle, parts = None, {}
     try:
         if is_trainable(study):
             prepared(study, slots=slot_count(slots))
+            found = {name: parts_of(study, name) for name in study.optimizers}
+            parts = {name: by_part for name, by_part in found.items() if by_part}
     except DataError as error:  # reported below; the rest can be checked without the data
         obstacle = str(error)
     if measure:
@@ -252,6 +261,7 @@ def check(
         covered, obstacle = None, str(error)
     if as_json:
         facts |= covered.as_dict() if covered else {"inclusions": None, "obstacle": obstacle}
+        facts |= {"parts": parts} if parts else {}
         return print_json(facts | {"departures": [departure.as_dict() for departure in unusual]})
     typer.echo(f"{study.name}: valid")
     interval = pluralize(study.eval_interval, "step")
@@ -260,6 +270,8 @@ def check(
     width = max(11, *map(len, facts["free"]))
     for name, free in facts["free"].items():
         typer.echo(f"  {name:<{width}} {len(free)} free{': ' if free else ''}{', '.join(free)}")
+        for part, shapes in parts.get(name, {}).items():
+            typer.echo(f"  {'':<{width}} updated by {part}: {_shortened(list(shapes))}")
     counts = [(len(study.optimizers), "optimizer"), (study.pool, "trial"), (study.steps, "step")]
     product = " × ".join(pluralize(number, noun) for number, noun in counts)
     typer.echo(f"  cost        {product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
@@ -281,6 +293,12 @@ def check(
         typer.echo(f"  ranges      warning: {pluralize(len(unusual), 'unusual hyperparameter')}")
     for departure in unusual:
         typer.echo(f"    {departure}")
+
+
+def _shortened(names: list[str], shown: int = 6) -> str:
+    """Return a list of names, without its end if it is long."""
+    rest = f", and {len(names) - shown} more" if len(names) > shown else ""
+    return (", ".join(names[:shown]) or "nothing") + rest
 
 
 @app.command()
@@ -438,6 +456,7 @@ def _show(
                 "pairs": comparison.pairs(),
                 "separated": comparison.separated(),
                 "separated_by_steps": comparison.separated_by_steps() if comparison.study.target else [],
+                "step_times": {name: asdict(measured) for name, measured in comparison.step_times.items()},
                 "sentences": comparison.sentences(),
                 "failures": {
                     name: [asdict(failure) for failure in failed] for name, failed in comparison.failures.items()

@@ -90,12 +90,13 @@ def import_(
                 "study": name,
                 "store": location,
                 "trials": dict(result.trials),
+                "infeasible": dict(result.infeasible),
                 "reruns": dict(result.reruns),
                 "known": result.known,
                 "notes": result.notes,
             }
         )
-    _print(chosen, name, location, result, store)
+    _print(chosen, name, location, result, f" --store {location}" if store else f" --out {out}" if out else "")
 
 
 def _asked(source: "Source") -> "Source":
@@ -121,13 +122,14 @@ def _inferred(source: "Source", path: Path, steps: int | None) -> "Study":
     return infer_study(source, path.stem, steps=steps)
 
 
-def _print(study: "Study", name: str, location: str, result: "Imported", store: str | None) -> None:
+def _print(study: "Study", name: str, location: str, result: "Imported", options: str) -> None:
     from levelfield.formatting import pluralize
     from levelfield.report.narrative import sampling_sentence
 
     for optimizer in study.optimizers:
+        infeasible = f", {count} of them infeasible" if (count := result.infeasible[optimizer]) else ""
         again = f", and {pluralize(count, 'rerun')}" if (count := result.reruns[optimizer]) else ""
-        typer.echo(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{again}")
+        typer.echo(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{infeasible}{again}")
     if result.known:
         typer.echo(f"{pluralize(result.known, 'trial')} had been imported before")
     for note in result.notes:
@@ -136,5 +138,4 @@ def _print(study: "Study", name: str, location: str, result: "Imported", store: 
         typer.echo(sampling_sentence(study))
     if study.inferred:
         typer.echo(f"{name} has search ranges that were inferred from the trials; correct them if you know better.")
-    option = f" --store {location}" if store else ""
-    typer.echo(f"Stored in {location}. See the results with: levelfield report {name}{option}")
+    typer.echo(f"Stored in {location}. See the results with: levelfield report {name}{options}")

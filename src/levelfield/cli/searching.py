@@ -1,4 +1,4 @@
-"""Commands on search spaces and trials: refine, ladder, rerun, plan."""
+"""Commands on search spaces and trials: suggest, refine, ladder, rerun, plan."""
 
 import os
 import shlex
@@ -33,6 +33,36 @@ if TYPE_CHECKING:
     from levelfield.analysis.protocols import Entry
     from levelfield.derive.refine import Refinement
     from levelfield.study import Study
+
+
+@app.command()
+def suggest(
+    rules: Annotated[list[str], typer.Argument(metavar="RULE…", help="Rules, such as adam or optax.lion.")],
+    workload: Annotated[
+        str | None, typer.Option(metavar="W", help="The workload to suggest ranges for.  [default: any]")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write a whole study of these rules on W.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a search space to start from for each rule, as TOML, and say where its ranges come from.
+
+    The tables can be pasted into a study file. With -o, write a study that is ready to run.
+    """
+    from levelfield.suggestions import suggested_study, suggested_tables, suggestion
+    from levelfield.workloads import get_workload
+
+    if output:
+        if workload is None:
+            raise UsageError("-o needs --workload W, the workload of the study; 'levelfield workloads' lists them")
+        _write_new(output, suggested_study(rules, workload))
+        typer.echo(f"wrote {output}; to run it: levelfield compare {shlex.quote(str(output))}", err=as_json)
+    kind = get_workload(workload).kind if workload else ""
+    if as_json:
+        print_json({rule: suggestion(rule, kind).as_dict() for rule in rules})
+    elif not output:
+        typer.echo(suggested_tables(rules, kind), nl=False)
 
 
 @app.command()

@@ -224,7 +224,9 @@ def _verification_cells(verification: Verification) -> list[Text]:
     witness = f"{inclusion.equations}{'' if inclusion.lifts else ' (constant rate)'}"
     if inclusion.limit:
         witness = f"{inclusion.how}, {witness}"
-    order = "" if inclusion.exact else "none" if verification.order is None else f"{verification.order:.1f}"
+    order = "none" if verification.order is None else f"{verification.order:.1f}"
+    if inclusion.exact or verification.reached:
+        order = ""
     stops = ""
     if verification.single_stops is not None:
         stops = f"{verification.single_stops:.0e} ({verification.single_error:.0e})"

@@ -11,7 +11,6 @@ from typing import Any
 from levelfield.errors import SpaceError, StudyError, UsageError
 from levelfield.hyperparameters import GROUPS, Hyperparameter
 from levelfield.rules import STEP_SIZE
-from levelfield.schedules import SCHEDULES
 from levelfield.space import Axis
 from levelfield.study import Optimizer, Study, optimizer_table
 
@@ -50,7 +49,9 @@ def _table(study: Study, optimizer: Optimizer, rung: int) -> dict[str, Any]:
     fixed = {axis.name for axis in optimizer.space if not _is_free(axis, domains[axis.name], rung)}
     values: dict[str, Any] = {}
     for axis in optimizer.space:
-        if axis.name in SCHEDULES[optimizer.schedule] or (axis.name not in fixed and axis.divisor not in fixed):
+        if axis.name in optimizer.scheduled:
+            values |= {axis.key: axis.dimension.spec()} if rung >= 1 else {}
+        elif axis.name not in fixed and axis.divisor not in fixed:
             values[axis.key] = axis.dimension.spec()
         elif axis.name not in fixed:
             # A ratio to ε says nothing once ε is small: search the rate itself.

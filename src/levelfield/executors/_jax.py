@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -15,17 +14,24 @@ from typing import Any
 
 import jax
 
+from levelfield.data import Stream
+from levelfield.environment import cache_folder
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Speed, Take, hand_out
+from levelfield.kernels import pallas
 from levelfield.provenance import package_versions
 from levelfield.search import Search
 from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
-from levelfield.training.program import Job, Program, program, use_every_core
+from levelfield.training.parts import parts
+from levelfield.training.precision import products
+from levelfield.training.program import Program, keep_programs, load_data, program, use_every_core
 from levelfield.training.slots import train
-from levelfield.trial import Failure, Point, Progress
+from levelfield.training.speed import measured
+from levelfield.training.step import Job
+from levelfield.trial import Failure, Point, Progress, StepTime
 from levelfield.user_code import failure_details, failure_line
 from levelfield.workload import Workload
 
@@ -37,8 +43,11 @@ class JaxExecutor:
         if slots is not None and slots < 1:
             raise UsageError(f"slots = {slots}: expected an integer of at least 1")
         use_every_core()
+        keep_programs()
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[str, float] = {}
+        self._measured: dict[str, int] = {}  # slots
+        self._said = ""  # about kernels that cannot be used
 
     def check(self, study: Study) -> None:
         workload = jax_workload(study)
@@ -59,9 +68,13 @@ class JaxExecutor:
 
     def train(self, study: Study, take: Take) -> Generator[Progress]:
         """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
-        while batch := take(self._count(study)):
+        while batch := take(self.slots(study)):
             in_flight = {point.index: point for point in batch.points}
             try:
+                note = pallas.note() if jax_workload(study).batched and study.precision != "float32" else ""
+                if note and note != self._said:
+                    self._said = note
+                    yield Progress(batch.optimizer, running=len(in_flight), note=note)
                 yield from self._train(study, batch.optimizer, in_flight, take)
             except (Exception, SystemExit) as error:  # custom code can raise anything
                 reason, details = failure_line(error), failure_details(error)
@@ -70,7 +83,7 @@ class JaxExecutor:
 
     def _train(self, study: Study, optimizer: str, in_flight: dict[int, Point], take: Take) -> Generator[Progress]:
         """Train an optimizer's points, those in flight first, until none is left; keep track of those in flight."""
-        slots, waiting = self._count(study), list(in_flight.values())
+        slots, waiting = self.slots(study), list(in_flight.values())
 
         def next_points(count: int) -> list[Point]:
             points, waiting[:] = waiting[:count], waiting[count:]
@@ -88,10 +101,11 @@ class JaxExecutor:
                     slots = fitting
                     continue
                 checkpoints = self._checkpoints(study, optimizer, compiled)
+                provenance = self._provenance(study)
                 for progress in train(compiled, optimizer, next_points, checkpoints):
                     for index in progress.ended:
                         del in_flight[index]
-                    yield replace(progress, provenance=self._provenance)
+                    yield replace(progress, provenance=provenance, step_time=self._on_device(progress))
                 return
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
@@ -106,35 +120,58 @@ class JaxExecutor:
                 yield Progress(optimizer, running=len(in_flight), note=note)
                 slots = _halved(slots)
 
+    def _on_device(self, progress: Progress) -> StepTime | None:
+        """Return how long a step took, with the device that it was measured on."""
+        device = f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}"
+        return progress.step_time and replace(progress.step_time, device=device)
+
     def _checkpoints(self, study: Study, optimizer: str, compiled: Program) -> Checkpoints | None:
         if self._folder is None:
             return None
-        here = {key: value for key, value in self._provenance.items() if key not in ("versions", "platform")}
-        origin = {"code": study.code_version(optimizer)} | self._provenance["versions"] | here
+        provenance = self._provenance(study)
+        here = {key: value for key, value in provenance.items() if key not in ("versions", "platform")}
+        origin = {"code": study.code_version(optimizer)} | provenance["versions"] | here
         origin |= package_versions(study, [optimizer])
         origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
 
-    def _count(self, study: Study) -> int:
+    def slots(self, study: Study) -> int:
         """Return how many slots to use: as requested or as train fastest, but no more than the pool has trials.
 
         It does not depend on how many trials are left, so that a resumed run rounds like an uninterrupted one.
         """
         devices = jax.local_device_count()
-        slots = min(self._slots or _fastest(jax_workload(study)) * devices, study.pool)
+        slots = min(self._slots or self._fastest(study) * devices, study.pool)
         return slots if slots <= devices else -(-slots // devices) * devices  # the same number on each device
 
-    @functools.cached_property
-    def _provenance(self) -> Mapping[str, Any]:
+    def _fastest(self, study: Study) -> int:
+        """Return how many slots train fastest on each device: a number per workload on a CPU, measured on a GPU."""
+        workload = jax_workload(study)
+        if jax.default_backend() == "cpu":
+            return workload.slots_per_core
+        if isinstance(load_data(workload).train, Stream):
+            return 1  # reading the data of several trials takes longer than training them
+        first = next(iter(study.optimizers))
+        about = study.definition(first) | {"steps": 0, "eval_interval": 0, "seed": "", "space": {}}
+        here = {key: value for key, value in self._provenance(study).items() if key != "platform"}
+        key = digest(about | here)
+        if key not in self._measured:
+            folder = cache_folder()
+            file = folder / "slots" / f"{study.workload}-{key}.json" if folder else None
+            most = max(1, study.pool // jax.local_device_count())
+            values = Search(study, first).point(0).hyperparameters
+            self._measured[key] = measured(job(study, first), values, file, most)
+        return self._measured[key]
+
+    def _provenance(self, study: Study) -> Mapping[str, Any]:
         device = jax.local_devices()[0]
-        matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
         return {
             "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
             "platform": platform.platform(),
             "device": device.device_kind,
             "devices": jax.local_device_count(),
             "backend": jax.default_backend(),
-            "precision": f"float32 (matmul: {matmul})",
+            "precision": _precision(study),
         }
 
     def gradient_scale(self, study: Study) -> float | None:
@@ -182,8 +219,12 @@ def _halved(slots: int) -> int:
     return max(slots // 2 // devices * devices, min(slots // 2, devices))
 
 
-def _fastest(workload: Workload) -> int:
-    return workload.slots_per_core if jax.default_backend() == "cpu" else workload.slots_per_gpu
+def _precision(study: Study) -> str:
+    if study.precision == "bfloat16":
+        return "bfloat16 (weights: float32)"
+    with products(study.precision):
+        matmul = getattr(jax.config, "jax_default_matmul_precision", None) or "default"
+    return f"float32 (matmul: {matmul})"
 
 
 _PACKAGES = ("levelfield", "jax", "jaxlib", "optax", "flax", "numpy", "scipy")
@@ -215,6 +256,7 @@ def job(study: Study, optimizer: str) -> Job:
         study.eval_interval,
         tuple(traced),
         tuple(static),
+        study.precision,
     )
     if chosen.rule.built_in:
         return found
@@ -222,6 +264,11 @@ def job(study: Study, optimizer: str) -> Job:
     of_rule = [axis for axis in chosen.space if axis.name in traced and axis.name in about and axis.extremes]
     fixed = [axis for axis in of_rule if not axis.dimension.free and about[axis.name].group != "learning rate"]
     return with_branches(found, tuple((axis.name, axis.extremes[0]) for axis in fixed))
+
+
+def parts_of(study: Study, optimizer: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return which parameters each part of an optimizer's rule updates; nothing if it treats all alike."""
+    return parts(job(study, optimizer))
 
 
 def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Speed:

@@ -77,7 +77,9 @@ class Worker:
                 steps, seconds = steps + progress.trial_steps, seconds + progress.seconds
                 self._held.difference_update(progress.ended)
                 if progress.ended or progress.note or time.monotonic() - begun > REPORT:
-                    return replace(progress, trial_steps=steps, seconds=seconds, error=None), self._room
+                    # Other workers may train beside this one, so its steps are not timed.
+                    quiet = replace(progress, trial_steps=steps, seconds=seconds, error=None, step_time=None)
+                    return quiet, self._room
 
     def _take(self, count: int, optimizer: str | None = None) -> Batch | None:
         self._room = count + len(self._held)

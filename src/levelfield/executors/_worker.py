@@ -94,7 +94,9 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
         device=device,
         index=point["index"],
         schedule=optimizer.schedule,
+        scheduled=frozenset(optimizer.scheduled.keys() & point["hyperparameters"].keys()),
         workload=replace(workload, select=study.select),
+        precision=study.precision,
         send=lambda step, values: runner.send(kind="report", step=step, values=values),
     )
     _seed(trial.seed)

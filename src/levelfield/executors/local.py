@@ -68,4 +68,16 @@ def measure_speed(study: Study, optimizer: str, slots: int | None = None) -> Spe
     return measure(study, optimizer, slots)
 
 
+def parts_of(study: Study, optimizer: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return which parameters, with their shapes, each part of an optimizer's rule updates.
+
+    Nothing is returned for a rule that treats all parameters alike, or that JAX does not train.
+    """
+    if not isinstance(workload_of(study), Workload):
+        return {}
+    from levelfield.executors._jax import parts_of as of_jax
+
+    return of_jax(study, optimizer)
+
+
 EXECUTOR = LocalExecutor

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from levelfield.errors import DataError, UnknownName, UsageError
 from levelfield.formatting import pluralize
@@ -54,17 +56,18 @@ def read(path: Path, layout: Layout) -> Source:
         for trial, described in zip(trials, describe(settings, layout, str(path)), strict=True)
     ]
     records, notes = distinct(records, str(path), labeled=True)
-    limit = about.get("workload.max_allowed_runtime_sec")
     notes.append("trials end by time, at different steps")
-    early = sum(record.seconds < _EARLY * limit for record in records) if isinstance(limit, int | float) else 0
-    if early:
-        notes.append(
-            f"{pluralize(early, 'trial')} ended before the time limit of {limit:g} s: AlgoPerf may end trials that "
-            f"have reached its targets"
-        )
+    target = _target(about, {metric for record in records for metric in record.curve.values})
+    limit = about.get("workload.max_allowed_runtime_sec")
+    if target and isinstance(limit, int | float):
+        records = [_ended_at_target(record, target, limit) for record in records]
+        if early := sum(record.pruned for record in records):
+            notes.append(
+                f"{pluralize(early, 'trial')} reached {target.metric} {target.value:g} and ended before the time limit "
+                f"of {limit:,g} s: AlgoPerf ends trials that have reached its targets"
+            )
     source = Source(workload, records, sampling="manual" if _repeated(records) else "", notes=notes)
-    directions = {metric: _DIRECTIONS.get(metric.partition("_")[2]) for metric in source.metrics}
-    target = _target(about, source.metrics)
+    directions = {metric: _direction(metric) for metric in source.metrics}
     return replace(
         source,
         directions={metric: direction for metric, direction in directions.items() if direction},
@@ -81,7 +84,7 @@ def _of_workload(trials: Sequence[Path], path: Path, name: str) -> tuple[str, li
     if name and name not in workloads:
         raise UnknownName.of(f"workload of {path}", name, workloads)
     if not name and len(workloads) > 1:
-        raise UsageError(f"{path}: has several workloads: {', '.join(workloads)}; read one with workload = NAME")
+        raise UsageError(f"{path}: has several workloads: {', '.join(workloads)}; choose one with --map workload=NAME")
     name = name or next(iter(workloads))
     return name, workloads[name]
 
@@ -155,7 +158,18 @@ def _repeated(records: Sequence[Record]) -> bool:
     )
 
 
-def _target(about: Mapping[str, Any], metrics: Sequence[str]) -> Target | None:
+def _direction(metric: str) -> Direction | None:
+    return _DIRECTIONS.get(metric.partition("_")[2])
+
+
+def _ended_at_target(record: Record, target: Target, limit: float) -> Record:
+    """Mark a trial that ended before its time was over as stopped early, if it had reached the target."""
+    sign = (_direction(target.metric) or Direction.MINIMIZE).sign
+    reached = bool((sign * record.curve.values.get(target.metric, np.empty(0)) <= sign * target.value).any())
+    return replace(record, pruned=reached and record.seconds < _EARLY * limit)
+
+
+def _target(about: Mapping[str, Any], metrics: Collection[str]) -> Target | None:
     metric = f"valid_{about.get('workload.target_metric_name')}"
     value = about.get("workload.validation_target_value")
     return Target(metric, float(value)) if metric in metrics and isinstance(value, int | float) else None

@@ -74,15 +74,15 @@ def assign(columns: Sequence[str], varying: Collection[str], layout: Layout, whe
         metrics = _prefixed(free, _METRIC_PREFIXES, where) or _matching(free, _METRIC)
     if not metrics:
         raise DataError(
-            f"{where}: no column has a metric's name; give them with metrics = [COLUMN, …]. {_listed(columns)}"
+            f"{where}: no column has a metric's name; name them with --map metrics=COLUMN,… {_listed(columns)}"
         )
     unused = [name for name in free if name not in metrics.values()]
     if layout.hyperparameters is None and not any(name.startswith(_HYPERPARAMETER_PREFIXES) for name in tuned.values()):
         _check_known([name for name in unused if name in varying], where)
         if not tuned:
             raise DataError(
-                f"{where}: no column has a hyperparameter's name; give them with hyperparameters = [COLUMN, …], which "
-                f"may be empty. {_listed(columns)}"
+                f"{where}: no column has a hyperparameter's name; name them with --map "
+                f"hyperparameters=COLUMN,… (or --map hyperparameters= if there are none). {_listed(columns)}"
             )
     assigned: dict[str, Any] = {**roles, "hyperparameters": tuned, "metrics": metric_names(metrics, where)}
     return Roles(**assigned, unused=unused)
@@ -156,8 +156,8 @@ def _check_known(unused: Sequence[str], where: str) -> None:
     if unknown:
         shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
         raise DataError(
-            f"{where}: cannot tell whether these columns are hyperparameters: {shown}; give all that are with "
-            f"hyperparameters = [COLUMN, …], or the others with ignore = [COLUMN, …]"
+            f"{where}: cannot tell whether these columns are hyperparameters: {shown}; name all that are with "
+            f"--map hyperparameters=COLUMN,… or the others with --map ignore=COLUMN,…"
         )
 
 

@@ -82,7 +82,9 @@ def _problem(path: Path, name: str) -> Path:
     if name and name not in folders:
         raise UnknownName.of(f"test problem of {path}", name, folders)
     if not name and len(folders) > 1:
-        raise UsageError(f"{path}: has several test problems: {', '.join(folders)}; read one with workload = NAME")
+        raise UsageError(
+            f"{path}: has several test problems: {', '.join(folders)}; choose one with --map workload=NAME"
+        )
     return folders[name] if name else next(iter(folders.values()))
 
 

@@ -113,7 +113,10 @@ def metric_names(columns: Mapping[str, str], where: str) -> dict[str, str]:
     for name, column in columns.items():
         first = result.setdefault(plain_name(name), column)
         if first != column:
-            raise UsageError(f"{where}: {first!r} and {column!r} would both be called {plain_name(name)}; ignore one")
+            raise UsageError(
+                f"{where}: {first!r} and {column!r} would both be called {plain_name(name)}; leave one out with --map "
+                f"ignore=COLUMN"
+            )
     return result
 
 

@@ -28,6 +28,7 @@ class Imported:
     """What an import brought."""
 
     trials: Counter[str] = field(default_factory=Counter)  # by optimizer
+    infeasible: Counter[str] = field(default_factory=Counter)  # of these
     reruns: Counter[str] = field(default_factory=Counter)  # further seeds of points, by optimizer
     known: int = 0  # trials that the store had before
     notes: list[str] = field(default_factory=list)
@@ -56,6 +57,8 @@ def import_trials(study: Study, source: Source, store: Store, origin: str) -> Im
             for start in range(0, len(new), _CHUNK):
                 store.add(identity, target.definition(name), metrics, new[start : start + _CHUNK], provenance)
             counts[name] += len(new)
+            if target is study:
+                result.infeasible[name] += sum(not trial.feasible for trial in new)
             result.known += len(found) - len(new)
     return result
 
@@ -88,8 +91,8 @@ def _within_budget(study: Study, source: Source, notes: list[str]) -> Sequence[R
             f"steps: {short[0].label} at {int(short[0].curve.steps[-1]):,}; lower steps, which cuts the others off, or "
             f"leave these trials out"
         )
-    if pruned := sum(record.pruned for record in early):
-        notes.append(f"{pluralize(pruned, 'trial')} had been stopped early, and count with their last values")
+    if any(record.pruned for record in early):
+        notes.append("trials that were stopped early count with their last values")
     if later := sum(bool(record.curve.steps[-1] > study.steps) for record in source.records):
         notes.append(f"{pluralize(later, 'trial')} went on after step {study.steps:,}; what followed was cut off")
     if empty := [record.label for record in source.records if record.curve.steps[0] > study.steps]:

@@ -196,7 +196,7 @@ def _directions(studies: Sequence[Any], metrics: Mapping[str, str], where: str) 
             if first[0] != stated[0]:
                 raise DataError(
                     f"{where}: study {first[1]!r} tries to {first[0]} {name} and study {stated[1]!r} to {stated[0]} "
-                    f"it; read one of them with studies = [NAME]"
+                    f"it; choose one of them with --map studies=NAME"
                 )
     return {metric: found[key][0] for metric, key in metrics.items() if key in found}
 

@@ -54,8 +54,8 @@ def read(path: Path, layout: Layout) -> Source:
     given = assign(columns, varying, layout, where)
     if not given.optimizer and not layout.optimizer_name:
         raise UsageError(
-            f"{where}: no column names the optimizer; give it with optimizer = COLUMN, or one name for all trials with "
-            f"optimizer_name = NAME"
+            f"{where}: no column names the optimizer; choose one with --map optimizer=COLUMN, or name the optimizer "
+            f"of all trials with --map optimizer_name=NAME"
         )
     frame, roles = unrolled(frame, given, where)
     frame = _typed(frame, roles, layout.optimizer_name, where)
@@ -139,7 +139,7 @@ def _in_order(frame: polars.DataFrame, where: str) -> tuple[polars.DataFrame, li
         )
         raise DataError(
             f"{where}: rows {same[ROW][0]} and {same[ROW][1]} are of the same trial and step, {same['step'][0]}, but "
-            f"differ; give the column that tells them apart with step, seed or trial = COLUMN"
+            f"differ; name the column that tells them apart with --map step=COLUMN, seed=COLUMN or trial=COLUMN"
         )
     for row in _backward(once):
         after, before = once.row(row, named=True), once.row(row - 1, named=True)
@@ -210,8 +210,8 @@ def _check_constant(frame: polars.DataFrame, first: polars.DataFrame, starts: np
             before, after = first.row(int(trials[row]), named=True), frame.row(row, named=True)
             raise DataError(
                 f"{where}: {column.removeprefix(_HYPERPARAMETER)} changes within a trial, from {before[column]} in row "
-                f"{before[ROW]} to {after[column]} in row {after[ROW]}; leave it out of hyperparameters, or tell "
-                f"trials apart with trial = COLUMN"
+                f"{before[ROW]} to {after[column]} in row {after[ROW]}; it may be no hyperparameter (--map "
+                f"ignore=COLUMN), or another column tells trials apart (--map trial=COLUMN)"
             )
 
 
@@ -220,7 +220,8 @@ def _outcome(status: str | None, where: str) -> tuple[Status | None, bool, str]:
     meaning = _MEANINGS.get((status or "finished").strip().lower())
     if meaning is None:
         raise DataError(
-            f"{where}: unknown status {status!r}{suggestion(str(status), _STATUSES)}; or ignore that column"
+            f"{where}: unknown status {status!r}{suggestion(str(status), _STATUSES)}; or leave that column out "
+            f"with --map ignore=COLUMN"
         )
     known = Status(meaning) if meaning in list(Status) else None
     return known, meaning == "pruned", meaning if meaning in ("failed", "unfinished") else ""

@@ -6,9 +6,8 @@ import flax.linen as nn
 import jax
 
 from levelfield.models.augmentation import pad_crop_flip, standardize
-from levelfield.models.convolution import conv
 from levelfield.models.image_classifier import Classifier
-from levelfield.models.layers import Dropout
+from levelfield.models.layers import Conv, Dropout
 
 
 class Net(nn.Module):
@@ -22,14 +21,13 @@ class Net(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         def layer(x: jax.Array, features: int, size: int, padding: tuple[int, int], stride: int = 1) -> jax.Array:
-            convolution = nn.Conv(
+            convolution = Conv(
                 features,
                 (size, size),
                 stride,
                 padding=(padding, padding),
                 kernel_init=nn.initializers.glorot_normal(),
                 bias_init=nn.initializers.constant(0.1),
-                conv_general_dilated=conv,
             )
             return nn.relu(convolution(x))
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
+from levelfield.kernels import pallas
 from levelfield.models.augmentation import pad_crop_flip, standardize
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import BatchNorm
 from levelfield.models.resnet import Basic, Stages, convolution
 
-_NORM = functools.partial(BatchNorm, decay=0.997)
+_DECAY = 0.997
+_NORM = functools.partial(BatchNorm, decay=_DECAY)
 
 
 class Net(nn.Module):
@@ -29,3 +34,17 @@ class Net(nn.Module):
 
 CLASSIFIER = Classifier(Net(), (32, 32, 3), standardize, pad_crop_flip)
 init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate
+
+
+def batched(precision: str) -> Callable[..., Any] | None:
+    """Return the gradients of many trials at once on this device's kernels, or None without any."""
+    if precision == "float32" or not pallas.available():
+        return None
+    return gradients(CLASSIFIER, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
+
+
+def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
+    """Return the gradients of many trials of this network, with activations of this type."""
+    from levelfield.models.batched_resnet import forward  # imports what not every version of JAX has
+
+    return classifier.batched(functools.partial(forward, decay=_DECAY, dtype=dtype))

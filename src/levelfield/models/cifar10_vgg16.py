@@ -6,9 +6,8 @@ import flax.linen as nn
 import jax
 
 from levelfield.models.augmentation import flip, standardize
-from levelfield.models.convolution import conv
 from levelfield.models.image_classifier import Classifier
-from levelfield.models.layers import BatchNorm, Dropout, max_pool
+from levelfield.models.layers import BatchNorm, Conv, Dense, Dropout, max_pool
 
 
 class Net(nn.Module):
@@ -27,14 +26,14 @@ class Net(nn.Module):
 
         for stage, widths in enumerate(self.stages):
             for i, features in enumerate(widths):
-                x = nn.Conv(features, (3, 3), padding=1, kernel_init=he, conv_general_dilated=conv)(x)
+                x = Conv(features, (3, 3), padding=1, kernel_init=he)(x)
                 x = nn.relu(BatchNorm(decay=0.9, epsilon=1e-3)(x, train))
                 if i + 1 < len(widths):
                     x = Dropout(0.4 if stage else 0.3)(x, train)
             x = max_pool(x)
-        x = nn.Dense(self.hidden)(Dropout(0.5)(x.reshape(len(x), -1), train))
+        x = Dense(self.hidden)(Dropout(0.5)(x.reshape(len(x), -1), train))
         x = nn.relu(BatchNorm(decay=0.9)(x, train))
-        return nn.Dense(10)(Dropout(0.5)(x, train))
+        return Dense(10)(Dropout(0.5)(x, train))
 
 
 # Flips as in cifar.torch, but no random crops: the paper leaves them out to match Wilson et al.

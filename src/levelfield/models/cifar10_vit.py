@@ -7,6 +7,7 @@ import jax
 
 from levelfield.models.augmentation import pad_crop_flip, standardize
 from levelfield.models.image_classifier import Classifier
+from levelfield.models.layers import Dense
 from levelfield.models.transformer import Block, LayerNorm
 
 
@@ -26,11 +27,11 @@ class Net(nn.Module):
         patches = images.reshape(count, across, self.patch, across, self.patch, channels).swapaxes(2, 3)
         positions = self.param("position_embedding", normal, (across**2, self.width))
         x = patches.reshape(count, across**2, -1).astype(positions.dtype)
-        x = nn.Dense(self.width, name="embedding")(x) + positions
+        x = Dense(self.width, name="embedding")(x) + positions
         for _ in range(self.layers):
             block = Block(self.heads, 4 * self.width, bias=True, causal=False, kernel_init=normal, output_init=smaller)
             x = block(x, train)
-        return nn.Dense(10, name="head")(LayerNorm(bias=True)(x).mean(1))
+        return Dense(10, name="head")(LayerNorm(bias=True)(x).mean(1))
 
 
 CLASSIFIER = Classifier(Net(), (32, 32, 3), standardize, pad_crop_flip)

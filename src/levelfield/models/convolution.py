@@ -25,6 +25,9 @@ def conv(
     plain = all(options.get(key) in (None, 1, (1, 1)) for key in unusual) and not isinstance(padding, str)
     if jax.default_backend() != "cpu" or not plain:
         return jax.lax.conv_general_dilated(inputs, kernel, strides, padding, precision=precision, **options)
+    if inputs.dtype == jnp.bfloat16:  # the products are the same, and Winograd's transforms would lose digits
+        wide = inputs.astype(jnp.float32), kernel.astype(jnp.float32)
+        return conv(*wide, strides, padding, precision=precision, **options).astype(jnp.bfloat16)
     image_size = inputs.shape[1:3]
     algorithm: _Winograd | _Patches
     if _Winograd.pays(kernel.shape, strides):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.convolution import conv
+from levelfield.kernels import pallas
 from levelfield.models.image_classifier import Classifier
-from levelfield.models.layers import max_pool
+from levelfield.models.layers import Conv, Dense, add_bias, max_pool
 
 
 class Net(nn.Module):
@@ -23,11 +27,11 @@ class Net(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
         for layer, features in enumerate(self.features):
-            x = nn.Conv(features, (5, 5), padding=2, use_bias=False, conv_general_dilated=conv)(x)
+            x = Conv(features, (5, 5), padding=2, use_bias=False)(x)
             # Bias and ReLU are monotone: applied after the pooling they give the same on a quarter of the values.
-            x = nn.relu(max_pool(x) + self.param(f"bias_{layer}", nn.initializers.zeros, (features,)))
-        x = nn.relu(nn.Dense(self.hidden)(x.reshape(len(x), -1)))
-        return nn.Dense(10)(x)
+            x = nn.relu(add_bias(max_pool(x), self.param(f"bias_{layer}", nn.initializers.zeros, (features,))))
+        x = nn.relu(Dense(self.hidden)(x.reshape(len(x), -1)))
+        return Dense(10)(x)
 
 
 def prepare(images: jax.Array) -> jax.Array:
@@ -36,3 +40,19 @@ def prepare(images: jax.Array) -> jax.Array:
 
 CLASSIFIER = Classifier(Net(), (28, 28), prepare)
 init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate
+
+
+def batched(precision: str) -> Callable[..., Any] | None:
+    """Return the gradients of many trials at once on this device's kernels, or None without any."""
+    if precision == "float32" or not pallas.available():
+        return None
+    if precision == "bfloat16":
+        return gradients(CLASSIFIER, jnp.bfloat16)
+    return gradients(CLASSIFIER, jnp.float32, one_by_one=True)
+
+
+def gradients(classifier: Classifier, dtype: Any, **options: Any) -> Callable[..., Any]:
+    """Return the gradients of many trials of this network, with activations of this type and options of ``forward``."""
+    from levelfield.models.batched_cnn import forward  # imports what not every version of JAX has
+
+    return classifier.batched(functools.partial(forward, dtype=dtype, **options))

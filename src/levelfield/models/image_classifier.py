@@ -35,17 +35,56 @@ class Classifier:
         self, params: Any, state: Any, batch: Any, key: jax.Array, hyperparameters: Mapping[str, Any]
     ) -> tuple[jax.Array, Any]:
         images, labels = batch
-        augmentation_key, dropout_key = jax.random.split(key)
+        images, dropout_key = self._augmented(images, key)
         logits, state = self.net.apply(
             {"params": params, **state},
-            self.prepare(self.augment(augmentation_key, images)),
+            self._prepared(params, images),
             train=True,
             rngs={"dropout": dropout_key},
             mutable=list(state),
         )
-        entropy = cross_entropy(logits, labels, hyperparameters.get("label_smoothing"))
-        return l2_regularized(entropy, params, hyperparameters), state
+        return _regularized_loss(logits, labels, params, hyperparameters), state
+
+    def batched(self, forward: Callable[[Any, Any, jax.Array], tuple[jax.Array, Any]]) -> Callable[..., Any]:
+        """Return the gradients of many trials' losses, from the forward pass of a network without dropout.
+
+        ``forward(params, state, images)`` returns (logits, state). All arrays have a leading axis of slots.
+        """
+
+        def gradients(
+            params: Any, state: Any, batch: Any, keys: jax.Array, hyperparameters: Mapping[str, Any]
+        ) -> tuple[jax.Array, Any, Any]:
+            images, labels = batch
+            augmented, _ = jax.vmap(self._augmented)(images, keys)
+            inputs = jax.vmap(self.prepare)(augmented)
+
+            def total(params: Any) -> tuple[jax.Array, Any]:
+                logits, after = forward(params, state, inputs)
+                losses = jax.vmap(_regularized_loss)(logits, labels, params, hyperparameters)
+                return losses.sum(), (losses, after)
+
+            (_, (losses, after)), derivatives = jax.value_and_grad(total, has_aux=True)(params)
+            return losses, derivatives, after
+
+        return gradients
 
     def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
         images, labels = batch
-        return classification_metrics(self.net.apply({"params": params, **state}, self.prepare(images)), labels)
+        logits = self.net.apply({"params": params, **state}, self._prepared(params, images))
+        return classification_metrics(logits, labels)
+
+    def _augmented(self, images: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the images of a training step, and a key for dropout."""
+        augmentation_key, dropout_key = jax.random.split(key)
+        return self.augment(augmentation_key, images), dropout_key
+
+    def _prepared(self, params: Any, images: jax.Array) -> jax.Array:
+        """Return the network's input in the type of its parameters."""
+        return self.prepare(images).astype(jax.tree.leaves(params)[0].dtype)
+
+
+def _regularized_loss(
+    logits: jax.Array, labels: jax.Array, params: Any, hyperparameters: Mapping[str, Any]
+) -> jax.Array:
+    entropy = cross_entropy(logits, labels, hyperparameters.get("label_smoothing"))
+    return l2_regularized(entropy, params, hyperparameters)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from levelfield.errors import UsageError
+from levelfield.models.convolution import conv
 
 
 def max_pool(inputs: jax.Array) -> jax.Array:
@@ -38,7 +39,8 @@ class BatchNorm(nn.Module):
         mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
         variance = self.variable("batch_stats", "variance", jnp.ones, channels)
         if not train:
-            return (inputs - mean.value) * (scale * jax.lax.rsqrt(variance.value + self.epsilon)) + bias
+            normalized = (inputs - mean.value) * (scale * jax.lax.rsqrt(variance.value + self.epsilon)) + bias
+            return normalized.astype(inputs.dtype)
 
         groups = self._groups(len(inputs))
         x = inputs.reshape(groups, len(inputs) // groups, *inputs.shape[1:])
@@ -90,10 +92,54 @@ def _normalize_backward(epsilon: float, residuals: Any, derivatives: Any) -> tup
     dbias, dscale = d.sum(axes, keepdims=True), (d * normal).sum(axes, keepdims=True)
     count = x.size // dbias.size
     dx = (d - dbias / count - normal * (dscale / count)) * (scale * inverse)
-    return dx.astype(x.dtype), dscale.sum(outer), dbias.sum(outer)
+    return dx.astype(x.dtype), dscale.sum(outer).astype(scale.dtype), dbias.sum(outer).astype(scale.dtype)
 
 
 _normalized.defvjp(_normalize, _normalize_backward)
+
+
+# The gradient of a parameter that is used many times adds up all of its uses. These layers do that in float32 even if
+# the parameters are in bfloat16: numbers are added to a bias, and taken from a table, in float32, and then rounded.
+
+
+def add_bias(inputs: jax.Array, bias: jax.Array) -> jax.Array:
+    return (inputs.astype(jnp.float32) + bias.astype(jnp.float32)).astype(inputs.dtype)
+
+
+def _with_wide_bias(inputs: Any, kernel: Any, bias: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    inputs, kernel = nn.dtypes.promote_dtype(inputs, kernel, dtype=dtype)
+    return inputs, kernel, None if bias is None else bias.astype(jnp.float32)
+
+
+class Dense(nn.Dense):
+    """flax's linear layer."""
+
+    promote_dtype: Any = _with_wide_bias
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return super().__call__(inputs).astype(inputs.dtype)
+
+
+class Conv(nn.Conv):
+    """flax's convolution, lowered for the platform."""
+
+    promote_dtype: Any = _with_wide_bias
+    conv_general_dilated: Any = conv
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return super().__call__(inputs).astype(inputs.dtype)
+
+
+def lookup(table: jax.Array, indices: jax.Array) -> jax.Array:
+    """Return rows of a table."""
+    return table.astype(jnp.float32)[indices].astype(table.dtype)
+
+
+class Embed(nn.Embed):
+    """flax's embedding."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return lookup(self.embedding, inputs)
 
 
 class Dropout(nn.Module):
@@ -115,7 +161,10 @@ class Dropout(nn.Module):
 
 
 class LSTM(nn.Module):
-    """A layer of long short-term memory, with gates in the order i, f, g, o as in PyTorch."""
+    """A layer of long short-term memory, with gates in the order i, f, g, o as in PyTorch.
+
+    The gates and the cell state are computed in float32, whatever the type of the inputs, the weights and the outputs.
+    """
 
     units: int
     input_init: Any = nn.initializers.lecun_normal()
@@ -123,7 +172,7 @@ class LSTM(nn.Module):
     bias_init: Any = nn.initializers.zeros
 
     def setup(self) -> None:
-        self.input = nn.Dense(4 * self.units, kernel_init=self.input_init, bias_init=self.bias_init)
+        self.input = Dense(4 * self.units, kernel_init=self.input_init, bias_init=self.bias_init)
         self.recurrent = self.param("recurrent", self.recurrent_init, (self.units, 4 * self.units))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
@@ -136,13 +185,14 @@ class LSTM(nn.Module):
 
     def recur(self, projected: jax.Array) -> jax.Array:
         """Map (batch, time, gates) to (batch, time, units), from zero state."""
-        zero = jnp.zeros((len(projected), self.units), projected.dtype)
-        return self.resume((zero, zero), projected)[1]
+        zero = jnp.zeros((len(projected), self.units))
+        return self.resume((zero, zero), projected.swapaxes(0, 1))[1].swapaxes(0, 1)
 
     def resume(self, carry: Any, projected: jax.Array) -> tuple[Any, jax.Array]:
-        """Continue from a state (h, c); return the state after these inputs, and the outputs."""
-        final, outputs = _recurrence(self.recurrent, carry, projected.swapaxes(0, 1))
-        return final, outputs.swapaxes(0, 1)
+        """Continue from a state (h, c), over (time, batch, gates); return the state at the end, and the outputs."""
+        h, c = carry
+        start = h.astype(projected.dtype), c.astype(jnp.float32)
+        return _recurrence(self.recurrent, start, projected)
 
 
 @jax.custom_vjp
@@ -158,14 +208,18 @@ def _recurrence(weights: jax.Array, start: Any, projected: jax.Array) -> tuple[A
 def _forward(weights: jax.Array, start: Any, projected: jax.Array) -> tuple[Any, Any]:
     def cell(carry: Any, x: jax.Array) -> tuple[Any, Any]:
         h, c = carry
-        i, f, g, o = jnp.split(x + h @ weights, 4, axis=-1)
+        i, f, g, o = jnp.split(x + _product(h, weights), 4, axis=-1)
         i, f, g, o = nn.sigmoid(i), nn.sigmoid(f), jnp.tanh(g), nn.sigmoid(o)
         new = f * c + i * g
-        h = o * jnp.tanh(new)
+        h = (o * jnp.tanh(new)).astype(x.dtype)
         return (h, new), (h, (c, i, f, g, o))
 
     final, (outputs, steps) = jax.lax.scan(cell, start, projected, unroll=_unrolled_steps())
     return (final, outputs), (weights, start[0], final[1], outputs, steps)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
 def _unrolled_steps() -> int:
@@ -185,11 +239,13 @@ def _backward(residuals: Any, derivatives: Any) -> tuple[jax.Array, Any, jax.Arr
         dc = dc + dh * o * (1 - squashed**2)
         di, df, dg, do = dc * g, dc * before, dc * i, dh * squashed
         dgates = jnp.concatenate([di * i * (1 - i), df * f * (1 - f), dg * (1 - g**2), do * o * (1 - o)], -1)
-        return (dgates @ weights.T, dc * f, before), dgates
+        dgates = dgates.astype(weights.dtype)
+        return (_product(dgates, weights.T), dc * f, before), dgates
 
+    dh = dh.astype(jnp.float32)
     (dh, dc, _), dgates = jax.lax.scan(cell, (dh, dc, c), (doutputs, steps), reverse=True, unroll=_unrolled_steps())
     before = jnp.concatenate([h[None], outputs[:-1]])
-    return jnp.einsum("tbh,tbg->hg", before, dgates), (dh, dc), dgates
+    return jnp.einsum("tbh,tbg->hg", before, dgates), (dh.astype(h.dtype), dc), dgates
 
 
 _recurrence.defvjp(_forward, _backward)
@@ -197,6 +253,7 @@ _recurrence.defvjp(_forward, _backward)
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: Any = None) -> jax.Array:
     """Return the mean cross-entropy; smoothing by τ puts 1 − τ on the label and spreads τ over all classes."""
+    logits = logits.astype(jnp.float32)
     hard = optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
     if smoothing is None:
         return hard
@@ -216,5 +273,6 @@ def classification_error(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 def classification_metrics(logits: jax.Array, labels: jax.Array) -> Mapping[str, jax.Array]:
     """Return the cross-entropy and error of each example."""
+    logits = logits.astype(jnp.float32)
     loss = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return {"loss": loss, "error": classification_error(logits, labels)}

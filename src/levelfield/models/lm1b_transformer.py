@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from levelfield.datasets.lm1b import PAD, VOCABULARY
+from levelfield.models.layers import Dense, Embed
 from levelfield.models.transformer import Block, LayerNorm
 from levelfield.workloads.lm1b_transformer import LENGTH
 
@@ -33,11 +34,11 @@ class Net(nn.Module):
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Map tokens of (batch, length) to logits of the token after each position."""
         normal = nn.initializers.normal(self.width**-0.5)
-        x = nn.Embed(self.vocabulary, self.width, embedding_init=normal)(tokens) * self.width**0.5
-        x = x + positions(x.shape[1], self.width)
+        x = Embed(self.vocabulary, self.width, embedding_init=normal)(tokens) * self.width**0.5
+        x = x + positions(x.shape[1], self.width).astype(x.dtype)
         for _ in range(self.layers):
             x = Block(self.heads, self.hidden, nn.relu, bias=True, epsilon=1e-6)(x)
-        return nn.Dense(self.vocabulary, use_bias=False, kernel_init=normal)(LayerNorm(1e-6, bias=True)(x))
+        return Dense(self.vocabulary, use_bias=False, kernel_init=normal)(LayerNorm(1e-6, bias=True)(x))
 
 
 def positions(length: int, width: int) -> np.ndarray:
@@ -56,7 +57,8 @@ def init(key: jax.Array) -> tuple[Any, Any]:
 def losses(params: Any, rows: jax.Array) -> jax.Array:
     """Return the cross-entropy of each token given those before it; zero at padding."""
     inputs, targets = rows[:, :-1], rows[:, 1:]
-    entropies = optax.softmax_cross_entropy_with_integer_labels(NET.apply({"params": params}, inputs), targets)
+    logits = jnp.asarray(NET.apply({"params": params}, inputs), jnp.float32)
+    entropies = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
     return jnp.where(targets == PAD, 0.0, entropies)
 
 

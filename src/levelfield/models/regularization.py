@@ -13,5 +13,5 @@ def l2_regularized(loss: jax.Array, params: Any, hyperparameters: Mapping[str, A
     """Add λ/2 ‖w‖² over matrices and kernels, not biases or scales, if the study sets ``l2``."""
     if "l2" not in hyperparameters:
         return loss
-    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+    squares = [jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
     return loss + 0.5 * hyperparameters["l2"] * sum(squares)

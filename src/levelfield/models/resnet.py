@@ -8,14 +8,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from levelfield.models.convolution import conv
+from levelfield.models.layers import Conv, Dense
 
 
-def convolution(features: int, size: int, stride: int = 1, **options: Any) -> nn.Conv:
+def convolution(features: int, size: int, stride: int = 1, **options: Any) -> Conv:
     """A convolution without bias, padded by half the kernel size, initialized like TensorFlow's by default."""
-    return nn.Conv(
-        features, (size, size), stride, padding=size // 2, use_bias=False, conv_general_dilated=conv, **options
-    )
+    return Conv(features, (size, size), stride, padding=size // 2, use_bias=False, **options)
 
 
 class Basic(nn.Module):
@@ -75,4 +73,4 @@ class Stages(nn.Module):
                 stride = 2 if stage and i == 0 else 1
                 x = self.block(self.features * 2**stage, stride, self.norm)(x, train)
         x = nn.relu(self.norm()(x, train))
-        return nn.Dense(self.classes)(x.mean((1, 2)))
+        return Dense(self.classes)(x.mean((1, 2)))

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import LSTM, classification_metrics, cross_entropy
+from levelfield.models.layers import LSTM, Dense, Embed, classification_metrics, cross_entropy, lookup
 from levelfield.workloads.tolstoi_mini import CHARACTERS, WINDOW
 
 
@@ -22,8 +22,8 @@ class Net(nn.Module):
     def __call__(self, characters: jax.Array) -> jax.Array:
         lstm = LSTM(self.units)
         # A character contributes the same to the gates wherever it occurs: project the alphabet, not the text.
-        gates = lstm.project(nn.Embed(CHARACTERS, self.units)(jnp.arange(CHARACTERS)))
-        return nn.Dense(CHARACTERS)(lstm.recur(gates[characters]))
+        gates = lstm.project(Embed(CHARACTERS, self.units)(jnp.arange(CHARACTERS)))
+        return Dense(CHARACTERS)(lstm.recur(lookup(gates, characters)))
 
 
 def init(key: jax.Array) -> tuple[Any, Any]:

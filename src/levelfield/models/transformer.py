@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import Dropout, classification_metrics, cross_entropy
+from levelfield.models.layers import Dense, Dropout, classification_metrics, cross_entropy
 
 
 class LayerNorm(nn.Module):
@@ -62,7 +62,7 @@ class Attention(nn.Module):
         return (attended.reshape(tokens.shape) @ output).reshape(x.shape)
 
 
-def attention_kernel(dtype: Any) -> Literal["xla", "cudnn"]:
+def attention_kernel(dtype: Any) -> Literal["cudnn", "xla"]:
     """Return which of JAX's implementations to use: cuDNN's never stores the scores, but has only 16-bit types."""
     half = dtype in (jnp.bfloat16, jnp.float16)
     return "cudnn" if half and jax.default_backend() == "gpu" else "xla"
@@ -94,8 +94,8 @@ class Block(nn.Module):
     def _norm(self) -> LayerNorm:
         return LayerNorm(self.epsilon, self.bias)
 
-    def _dense(self, features: int, init: Any) -> nn.Dense:
-        return nn.Dense(features, use_bias=self.bias, kernel_init=init)
+    def _dense(self, features: int, init: Any) -> Dense:
+        return Dense(features, use_bias=self.bias, kernel_init=init)
 
 
 class GPT(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,16 +10,25 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import LSTM, Dropout, classification_metrics, cross_entropy
+from levelfield.kernels import pallas
+from levelfield.kernels.dropout import dropped, random_bytes
+from levelfield.kernels.products import batched_product, weight_gradient
+from levelfield.kernels.recurrence import recurrence
+from levelfield.models.layers import LSTM, Dense, Embed, classification_metrics, cross_entropy
+from levelfield.workload import Gradients, Precision
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
+
+# Dropout keeps each layer's input and output with probability 0.8, as near to it as random bytes come. Between two
+# layers both apply, and one byte decides: dropping 92 of 256 keeps 0.64.
+_ONCE, _TWICE = 51, 92
 
 
 class Net(nn.Module):
     """Embedding, two LSTM layers, a linear layer: 284,499 parameters.
 
-    During training, dropout keeps each layer's input and output with probability 0.8. Initial weights are those of
-    DeepOBS, which are TensorFlow's defaults: the LSTM's are uniform in ±1/√units, and the forget gate's bias is 1.
-    TensorFlow adds that 1 outside the parameter, here it is part of the parameter; no rule can tell the difference.
+    Initial weights are those of DeepOBS, which are TensorFlow's defaults: the LSTM's are uniform in ±1/√units, and the
+    forget gate's bias is 1. TensorFlow adds that 1 outside the parameter, here it is part of the parameter; no rule can
+    tell the difference.
     """
 
     characters: int = 83
@@ -26,19 +36,30 @@ class Net(nn.Module):
     layers: int = 2
 
     @nn.compact
-    def __call__(self, characters: jax.Array, carry: Any, train: bool = False) -> tuple[jax.Array, Any]:
-        """Map characters of (batch, time) and the layers' states to logits and the states after them."""
+    def __call__(self, characters: jax.Array, carry: Any, noise: jax.Array | None = None) -> tuple[jax.Array, Any]:
+        """Map characters of (batch, time) and the layers' states to logits and the states after them.
+
+        In training, ``noise`` has what ``draw_noise`` draws.
+        """
         glorot = nn.initializers.glorot_uniform()
         within = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-        x = nn.Embed(self.characters, self.units, embedding_init=glorot)(characters)
+        x = Embed(self.characters, self.units, embedding_init=glorot)(characters.T)  # the time first, as in scans
+        x = x if noise is None else dropped(x, noise[0], _ONCE)
         final = []
-        for start in carry:
+        for layer, start in enumerate(carry):
             lstm = LSTM(self.units, within, within, _forget_gate_open)
-            x = Dropout(0.2)(x, train)
             end, x = lstm.resume(start, lstm.project(x))
-            x = Dropout(0.2)(x, train)
+            x = x if noise is None else dropped(x, noise[layer + 1], self.drop(layer))
             final.append(end)
-        return nn.Dense(self.characters, kernel_init=glorot)(x), tuple(final)
+        return Dense(self.characters, kernel_init=glorot)(x).swapaxes(0, 1), tuple(final)
+
+    def drop(self, layer: int) -> int:
+        """Return how many of 256 outputs of a layer are dropped."""
+        return _TWICE if layer + 1 < self.layers else _ONCE
+
+    def draw_noise(self, key: jax.Array, streams: int, time: int) -> jax.Array:
+        """Draw a byte for each number of the embedding and of the layers' outputs, (layers + 1, time, batch, units)."""
+        return random_bytes(key, (self.layers + 1, time, streams, self.units))
 
     def zero(self, streams: int) -> Any:
         """Return the initial state (h, c) of each layer."""
@@ -63,8 +84,81 @@ def loss(
 ) -> tuple[jax.Array, Any]:
     tokens, first = batch
     start = jax.tree.map(lambda array: jnp.where(first, 0.0, array), state)
-    logits, targets, end = _predict(params, start, tokens, train=True, rngs={"dropout": key})
+    noise = NET.draw_noise(key, len(tokens), tokens.shape[1] - 1)
+    logits, targets, end = _predict(params, start, tokens, noise)
     return cross_entropy(logits, targets), end
+
+
+def batched(precision: Precision) -> Gradients | None:
+    """Return the gradients of all slots at once, by the kernels of ``levelfield.kernels.recurrence``."""
+    if precision == "float32" or not pallas.available():
+        return None
+    return functools.partial(_gradients, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
+
+
+def _gradients(
+    dtype: Any, params: Any, state: Any, batch: Any, keys: Any, hyperparameters: Mapping[str, Any]
+) -> tuple[jax.Array, Any, Any]:
+    """Compute what ``loss`` and its gradient are, for all slots; ``dtype`` is that of products and activations."""
+    tokens, first = batch
+    tokens = tokens.astype(jnp.int32).swapaxes(1, 2)
+    start = jax.tree.map(lambda array: jnp.where(first[:, None, None], 0.0, array), state)
+    noise = jax.vmap(lambda key: NET.draw_noise(key, tokens.shape[2], tokens.shape[1] - 1))(keys)
+
+    def total(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
+        logits, end = _logits(params, tokens[:, :-1], start, noise, dtype)
+        chosen = (logits * _one_hot(tokens[:, 1:], logits.dtype)).sum(-1)
+        losses = (jax.nn.logsumexp(logits, -1) - chosen).mean((1, 2))
+        return losses.sum(), (losses, end)
+
+    gradients, (losses, end) = jax.grad(total, has_aux=True)(params)
+    return losses, gradients, end
+
+
+def _logits(params: Any, characters: jax.Array, carry: Any, noise: jax.Array, dtype: Any) -> tuple[jax.Array, Any]:
+    """Compute what ``Net`` does in training, on characters of (slots, time, batch), for all slots."""
+    x = dropped(_embedded(params["Embed_0"]["embedding"], characters, dtype), noise[:, 0], _ONCE)
+    final = []
+    for layer, start in enumerate(carry):
+        own = params[f"LSTM_{layer}"]
+        projected = batched_product(x, own["input"]["kernel"], dtype)
+        weights = own["recurrent"], own["input"]["bias"]
+        x, end = recurrence(projected, *weights, start, noise, layer + 1, NET.drop(layer))
+        final.append(end)
+    dense = params["Dense_0"]
+    bias = _pad(dense["bias"], 1, _NEVER)[:, None, None]
+    return batched_product(x, _pad(dense["kernel"], 2), jnp.float32) + bias, tuple(final)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _embedded(embedding: jax.Array, characters: jax.Array, dtype: Any) -> jax.Array:
+    """Look characters up. The gradient is a product, which is faster than adding up rows."""
+    return jax.vmap(lambda table, indices: table[indices])(embedding.astype(dtype), characters)
+
+
+def _embedded_forward(embedding: jax.Array, characters: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    return _embedded(embedding, characters, dtype), characters
+
+
+def _embedded_backward(dtype: Any, characters: jax.Array, derivative: jax.Array) -> tuple[jax.Array, None]:
+    return weight_gradient(_one_hot(characters, dtype), derivative)[:, : NET.characters], None
+
+
+_embedded.defvjp(_embedded_forward, _embedded_backward)
+
+_NEVER = -1e9  # the logit of a character that there is not
+_MULTIPLE = 8  # of numbers in a row: tensor cores need it
+
+
+def _pad(array: jax.Array, axis: int, value: float = 0.0) -> jax.Array:
+    """Pad an axis of characters to a multiple of 8."""
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, -array.shape[axis] % _MULTIPLE)
+    return jnp.pad(array, widths, constant_values=value)
+
+
+def _one_hot(characters: jax.Array, dtype: Any) -> jax.Array:
+    return jax.nn.one_hot(characters, NET.characters + -NET.characters % _MULTIPLE, dtype=dtype)
 
 
 def evaluate(params: Any, state: Any, batches: Any) -> Mapping[str, jax.Array]:
@@ -77,7 +171,9 @@ def evaluate(params: Any, state: Any, batches: Any) -> Mapping[str, jax.Array]:
     return jax.lax.scan(step, NET.zero(batches.shape[1]), batches)[1]
 
 
-def _predict(params: Any, carry: Any, tokens: jax.Array, **options: Any) -> tuple[jax.Array, jax.Array, Any]:
+def _predict(
+    params: Any, carry: Any, tokens: jax.Array, noise: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array, Any]:
     tokens = tokens.astype(jnp.int32)
-    logits, carry = NET.apply({"params": params}, tokens[:, :-1], carry, **options)
+    logits, carry = NET.apply({"params": params}, tokens[:, :-1], carry, noise)
     return logits, tokens[:, 1:], carry

@@ -28,4 +28,4 @@ def evaluate(params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
 
 def _squared_errors(params: Any, batch: Any) -> jax.Array:
     features, labels = batch
-    return 0.5 * (features @ params - labels) ** 2
+    return 0.5 * ((features @ params).astype(jnp.float32) - labels) ** 2

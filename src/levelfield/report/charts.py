@@ -266,7 +266,7 @@ def coordinate_axis(field: str, axis: Axis) -> alt.X:
     if is_choice(axis):
         choices = Names(field, tuple(format_number(value) for value in axis.dimension.ends))
         scale = alt.Scale(domain=list(choices.numbers))
-        return alt.X(f"{field}:N", title=title, scale=scale, axis=choices.axis(labelAngle=0))
+        return alt.X(f"{field}:N", title=title, scale=scale, axis=choices.axis(labelAngle=0, labelOverlap=True))
     low, high = (float(end) for end in axis.dimension.ends)
     if isinstance(axis.dimension, Log):
         room = (high / low) ** _ROOM

@@ -44,6 +44,9 @@ function meanText(view, optimizer, number) {
   return [formatMetric(metric, mean), `${formatMetric(metric, low)} – ${formatMetric(metric, high)}`];
 }
 
+/** A text that may be broken after underscores, so that long names of metrics do not make the table too wide. */
+const breakable = text => text.split(/(?<=_)/).flatMap(part => [part, document.createElement("wbr")]);
+
 /** Writes the outcome table, its rows in the order of the ranking. */
 function fillOutcomes(sortable, view) {
   const { table, headings } = sortable;
@@ -52,7 +55,7 @@ function fillOutcomes(sortable, view) {
   headings.forEach((heading, i) => {
     const column = COLUMNS.get(heading.dataset.column);
     if (!column) return;
-    if (column.heading) select(".main", heading).textContent = column.heading(view);
+    if (column.heading) select(".main", heading).replaceChildren(...breakable(column.heading(view)));
     const [name, detail] = [".main", ".small"].map(part => select(part, heading).textContent);
     heading.hidden = column.shown ? !column.shown(view) : heading.hidden;
     for (const optimizer of view.optimizers) {

@@ -15,6 +15,7 @@ from levelfield.analysis.best_of import HIGH, LOW
 from levelfield.analysis.intervals import LEVEL
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
+from levelfield.analysis.step_times import differ
 from levelfield.formatting import (
     MISSING,
     format_count,
@@ -23,6 +24,7 @@ from levelfield.formatting import (
     format_interval,
     format_metric,
     format_percent,
+    format_seconds,
 )
 
 PERCENTILES = f"{100 * LOW:.0f}–{100 * HIGH:.0f}%"  # of a tuner's luck
@@ -48,6 +50,7 @@ class Column:
     is_number: bool = True
     is_long: bool = False  # too long for a table in the terminal or in LaTeX
     is_secondary: bool = False  # left out on a narrow terminal
+    in_figure: bool = False  # left out on the page, which has a figure of it
 
 
 def reported_metric(results: Results) -> str:
@@ -70,7 +73,8 @@ def shown_columns(results: Results) -> list[Column]:
 
 def page_columns(results: Results) -> list[Column]:
     """Return the columns of the page, including those that its reader can ask for."""
-    return [column for column in COLUMNS if column.shown(results) or column.possible(results)]
+    columns = [column for column in COLUMNS if not column.in_figure]
+    return [column for column in columns if column.shown(results) or column.possible(results)]
 
 
 def _median_text(results: Results, outcome: Outcome, k: int) -> Text:
@@ -130,6 +134,33 @@ def _steps_text(results: Results, outcome: Outcome, k: int) -> Text:
     return Text("not reached" if math.isinf(steps.median) else format_count(steps.median), ends)
 
 
+def _seconds_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
+    if not outcome.step_time:
+        return {}
+    numbers = {"seconds_per_step": outcome.step_seconds}
+    if not outcome.target:
+        return numbers
+    seconds = outcome.seconds_interval(k)
+    ends = {"seconds_to_target_low": seconds.low, "seconds_to_target_high": seconds.high}
+    return numbers | {"seconds_to_target": seconds.median} | ends
+
+
+def _seconds_heading(results: Results) -> Text:
+    target = results.study.target
+    assert target
+    return Text(f"median seconds to {format_metric(target.metric, target.value)}", CONFIDENCE)
+
+
+def _seconds_text(results: Results, outcome: Outcome, k: int) -> Text:
+    seconds = outcome.seconds_interval(k)
+    if math.isnan(seconds.median):
+        return Text(MISSING)
+    ends = format_ends(format_seconds(seconds.low), format_seconds(seconds.high), seconds.low, seconds.high)
+    if seconds.low == math.inf:
+        ends = "not reached"
+    return Text("not reached" if math.isinf(seconds.median) else format_seconds(seconds.median), ends)
+
+
 def _reached_text(results: Results, outcome: Outcome, k: int) -> Text:
     reached = outcome.reached(k)
     if math.isnan(reached.probability):
@@ -139,6 +170,11 @@ def _reached_text(results: Results, outcome: Outcome, k: int) -> Text:
 
 def _has_target(results: Results) -> bool:
     return results.study.target is not None
+
+
+def _has_seconds(results: Results) -> bool:
+    """Return whether seconds to the target are known, and say something else than steps."""
+    return _has_target(results) and differ(results.step_times)
 
 
 def _trial_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
@@ -186,6 +222,15 @@ COLUMNS = (
         possible=lambda results: len(next(iter(results.outcomes.values())).metrics) > 1,
     ),
     Column("steps", heading=_steps_heading, text=_steps_text, numbers=_steps_numbers, shown=_has_target),
+    Column(
+        "seconds",
+        heading=_seconds_heading,
+        text=_seconds_text,
+        numbers=_seconds_numbers,
+        shown=_has_seconds,
+        is_secondary=True,
+        in_figure=True,
+    ),
     Column("reached", heading=lambda results: Text("reached", CONFIDENCE), text=_reached_text, shown=_has_target),
     Column(
         "feasible",

@@ -13,7 +13,8 @@ from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
 from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence
 from levelfield.report.spaces import space_tables
-from levelfield.study import Refined, Study, workload_of
+from levelfield.schedules import WARMUP
+from levelfield.study import Optimizer, Refined, Study, workload_of
 from levelfield.taxonomy.order import inclusions
 
 Section = tuple[str, list[str]]  # heading and sentences
@@ -34,14 +35,27 @@ def _setup(results: Results) -> Iterator[str]:
     yield (
         f"Each trial trained for {pluralize(study.steps, 'step')}{_batch(study)} and was evaluated {_evaluated(study)}."
     )
-    schedules = join_words(list(dict.fromkeys(optimizer.schedule for optimizer in study.optimizers.values())), "or")
+    yield from _precision(study)
+    schedules = join_words(list(dict.fromkeys(map(_schedule, study.optimizers.values()))), "or")
     yield f"Learning-rate schedule: {schedules}."
     if study.scale < 1:
         yield f"This was a dry run at {study.scale:.2g} of the study's steps, trials, and pool."
 
 
+def _schedule(optimizer: Optimizer) -> str:
+    warmup = WARMUP in optimizer.scheduled and WARMUP in optimizer.space.names
+    return f"{optimizer.schedule}{' after a linear warmup' if warmup else ''}"
+
+
 def _batch(study: Study) -> str:
     return f" with a batch size of {study.batch_size:,}" if study.batch_size else ""
+
+
+def _precision(study: Study) -> Iterator[str]:
+    if study.precision == "bfloat16":
+        yield "Losses and gradients were computed in bfloat16 from weights kept in float32."
+    elif study.precision == "float32":
+        yield "All products were computed in float32."
 
 
 def _evaluated(study: Study) -> str:

@@ -16,6 +16,7 @@ from levelfield.analysis.intervals import LEVEL, TIED, Interval, PairTest, neede
 from levelfield.analysis.outcomes import held_out_metric
 from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import PoolState, Results, default_k
+from levelfield.analysis.step_times import NOTICEABLE, differ, slowdown
 from levelfield.formatting import (
     format_count,
     format_ends,
@@ -23,6 +24,7 @@ from levelfield.formatting import (
     format_metric,
     format_ordinal,
     format_percent,
+    format_seconds,
     is_share,
     join_words,
     percent_rounded_down,
@@ -32,6 +34,7 @@ from levelfield.report.columns import PERCENTILES
 from levelfield.rounding import two_digits_up
 from levelfield.study import Study, workload_of
 from levelfield.taxonomy.audit import Verdict, audit, coverage_obstacles
+from levelfield.trial import StepTime
 from levelfield.user_code import is_other_version
 from levelfield.usual import departures
 
@@ -61,19 +64,20 @@ def sentences(results: Results) -> list[str]:
             )
     if study.target and ready:
         lines += _target(results, ready)
-    return lines + _inclusions(results)
+    return lines + _seconds(results, ready) + _inclusions(results)
 
 
 def pool_sentence(study: Study) -> str | None:
     """Say what a pool is too small for; None if it is large enough."""
     needed = needed_trials(study.trials)
-    if study.pool >= needed or study.search == "grid":
+    if study.pool >= needed or study.search == "grid" or not study.is_tested:
         return None
     side = "above" if workload_of(study).metrics[study.select].sign < 0 else "below"
+    fewer = math.floor(study.pool * study.trials / needed)
     return (
         f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: {study.pool} trials do "
-        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more, or trials = "
-        f"{max(1, math.floor(study.pool * study.trials / needed))} or fewer."
+        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more"
+        + (f", or trials = {fewer} or fewer." if fewer else ".")
     )
 
 
@@ -98,10 +102,7 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
     if study.sampling:
         lines.append(sampling_sentence(study))
     if study.inferred:
-        lines.append(
-            "The search ranges were inferred from the trials: each reaches from the lowest to the highest value that "
-            "was tried, and may have been wider."
-        )
+        lines.append(inferred_sentence(study))
     lines += [*_code_of_pools(study, pools), *code_sentences, *failure_sentences(pools)]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
@@ -128,23 +129,32 @@ def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
     return lines
 
 
-_UNFAIR = (
-    "the best of K trials does not tell what a search with K trials would have found, the confidence intervals do not "
-    "hold, and nothing is tested"
-)
+_UNFAIR = "there are no confidence intervals, and nothing is tested"
+_NO_SEARCH = f"the best of them does not tell what another search would find: {_UNFAIR}"
 _SAMPLING = {
     "random": "were drawn at random, so the best of K trials is what random search with K trials would have found",
     "quasirandom": "are quasi-random, so the best of K trials is what such a search with K trials would have found",
     "grid": "lie on a grid, so the best of K trials is what K points drawn from that grid would have given",
-    "adaptive": f"were chosen by a tuner that learned from earlier trials, so they are not independent: {_UNFAIR}",
-    "manual": f"were chosen by hand: {_UNFAIR}",
-    "unknown": f"were chosen in an unknown way. Unless that was at random, {_UNFAIR}",
+    "adaptive": f"were chosen by a tuner that learned from earlier trials, so {_NO_SEARCH}",
+    "manual": f"were chosen by hand, so {_NO_SEARCH}",
+    "unknown": f'were chosen in an unknown way, so {_UNFAIR}. If it was at random, write sampling = "random" in the '
+    "study",
 }
 
 
 def sampling_sentence(study: Study) -> str:
     """Say how the points of imported trials were chosen, and what that allows."""
     return f"The hyperparameters of the imported trials {_SAMPLING[study.sampling or 'unknown']}."
+
+
+def inferred_sentence(study: Study) -> str:
+    """Say where search spaces come from that the trials themselves gave."""
+    if study.search == "grid":
+        return "The grid was inferred from the trials: it has all values that were tried."
+    return (
+        "The search ranges were inferred from the trials: each reaches from the lowest to the highest value that was "
+        "tried, and may have been wider."
+    )
 
 
 def provenance_sentences(results: Results) -> list[str]:
@@ -154,7 +164,8 @@ def provenance_sentences(results: Results) -> list[str]:
 
 def _provenance(entry: Mapping[str, Any]) -> str:
     if "imported" in entry:
-        return f"Imported from {entry['imported']}."
+        notes = f": {'; '.join(entry['notes'])}" if entry.get("notes") else ""
+        return f"Imported from {entry['imported']}{notes}."
     versions = [f"{name} {version}" for key in ("versions", "packages") for name, version in entry.get(key, {}).items()]
     device = f"{entry.get('devices', 1)} × {entry.get('device', 'unknown device')}"
     precision = f", {entry['precision']}" if "precision" in entry else ""
@@ -373,6 +384,55 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
         ]
         lines.append(f"Some trials reached the target only for a while and ended short of it: {join_words(counts)}.")
     return lines
+
+
+def _seconds(results: Results, names: Sequence[str]) -> list[str]:
+    """Say what steps take, and, if they differ, who reaches the target in the least time."""
+    times = {name: measured for name, measured in results.step_times.items() if name in names}
+    if len(times) < 2:
+        return []
+    quick, *_, slow = sorted(times, key=lambda name: times[name].seconds)
+    least, most = (format_seconds(times[name].seconds) for name in (quick, slow))
+    source = step_time_source(times)
+    if differ(times):
+        ratio = f"{times[slow].seconds / times[quick].seconds:.2g}"
+        line = f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least}, {source})."
+        return [line, *(_time_to_target(results, names) if results.study.target else [])]
+    ends = least if least == most else f"{least} to {most}"
+    if (factor := slowdown(times)) > NOTICEABLE:
+        return [
+            f"Whether steps take longer with some optimizers cannot be told ({ends}, {source}): the machine was busy, "
+            f"or stretches of training are too short, because half of them took {factor:.2g} times as long as the "
+            f"fastest or longer."
+        ]
+    return [f"A step takes about as long with each optimizer ({ends}, {source}), so seconds tell the same as steps."]
+
+
+def step_time_source(times: Mapping[str, StepTime]) -> str:
+    """Say where and how the times of steps were measured."""
+    slots = sorted({each.slots for each in times.values()})
+    trials = " to ".join(f"{count:,}" for count in dict.fromkeys((slots[0], slots[-1])))
+    device = next(iter(times.values())).device
+    beside = f"{trials} of its trials side by side, per trial" if slots[-1] > 1 else "one trial alone"
+    return f"measured on {device} with {beside}, without evaluations"
+
+
+def _time_to_target(results: Results, names: Sequence[str]) -> list[str]:
+    """Say who reaches the target in the least time. This is no claim: evaluations are far apart, also in seconds."""
+    seconds = {name: results.outcome(name).seconds_interval(results.k()) for name in names}
+    first, *others = sorted(names, key=lambda name: seconds[name].median)
+    best = seconds[first]
+    if not math.isfinite(best.median):
+        return []
+    ends = format_ends(format_seconds(best.low), format_seconds(best.high), best.low, best.high)
+    reached = [name for name in others if math.isfinite(seconds[name].median)]
+    after = join_words([f"{name} ({format_seconds(seconds[name].median)})" for name in reached])
+    apart = sorted(results.study.eval_interval * results.step_times[name].seconds for name in [first, *reached])
+    return [
+        f"{first} has the least median time to the target: {format_seconds(best.median)} ({LEVEL:.0%} confidence "
+        f"interval: {ends}){f', before {after}' if after else ''}. This order is not tested; evaluations are "
+        f"{format_seconds(apart[0])} to {format_seconds(apart[-1])} apart."
+    ]
 
 
 def _steps(median: float, chance: float) -> str:

@@ -12,7 +12,7 @@ function viewOf(data, asked, previous) {
     optimizers[Math.floor(pair / count)].ranked, optimizers[pair % count].ranked, k, data.replacement));
   return {
     optimizers, trialsAsked, isNarrowed, shown, k,
-    metrics: data.metrics, select: asked.select, report: asked.report, target: data.target,
+    independent: data.independent, metrics: data.metrics, select: asked.select, report: asked.report, target: data.target,
     comparable: shown.filter(optimizer => optimizer.pool.length >= k),
     ranking: rankingOf(optimizers, data.metrics, asked),
     sameTrials: !isNarrowed && k === data.k && asked.select === data.select,
@@ -24,7 +24,7 @@ function viewOf(data, asked, previous) {
 
 /** An optimizer's trials inside the ranges, and what a tuner with k of them would have got. */
 function outcomeOf(data, asked, trials, number) {
-  const ranges = [...asked.ranges[number]], selected = asked.select, { replacement } = data;
+  const ranges = [...asked.ranges[number]], selected = asked.select, { replacement, independent } = data;
   const inside = i => ranges.every((range, axis) => !range || isInside(trials, axis, i, range));
   const tried = trials.trial.map((_, i) => i).filter(inside);
   const pool = tried.filter(i => trials.feasible[i]);
@@ -35,6 +35,7 @@ function outcomeOf(data, asked, trials, number) {
   const orderBy = remembered(metric => orderOf(rankedBy(metric)));
   const spent = tried.reduce((sum, i) => sum + trials.last[i], 0);
   const ranked = rankedBy(selected), steps = pool.map(i => trials.reached[i] ?? Infinity);
+  const bounded = estimate => (independent ? estimate : { ...estimate, low: -Infinity, high: Infinity });
   const canDraw = k => replacement || k <= pool.length;
   const bests = remembered(key => {
     const [k, metric, select] = key.split(",").map(Number), order = rankedBy(select);
@@ -58,14 +59,18 @@ function outcomeOf(data, asked, trials, number) {
     best: (k, metric, select = selected) => bests([k, metric, select].join()),
 
     /** The median best of k by the selection metric. */
-    interval: k => signed(sign(selected), interval(ranked, k)),
+    interval: k => signed(sign(selected), bounded(interval(ranked, k))),
 
     /** The median steps to the target of the fastest of k; a miss counts as infinitely slow. */
-    stepsInterval: k => interval(steps, k),
+    stepsInterval: k => bounded(interval(steps, k)),
+
+    /** The same in seconds, if it is known what a step takes. */
+    secondsInterval: k => scaled(interval(steps, k), trials.stepSeconds),
 
     /** The probability that one of k trials reaches the target. */
     reachedBy(k) {
-      const able = steps.filter(Number.isFinite).length, bounds = chanceOfAny(able, pool.length, k);
+      const able = steps.filter(Number.isFinite).length;
+      const bounds = independent ? chanceOfAny(able, pool.length, k) : { low: 0, high: 1 };
       if (!pool.length || !canDraw(k)) return { ...bounds, probability: NaN };
       return { ...bounds, probability: 1 - later(pool.length, k, replacement)[able] };
     },
@@ -132,8 +137,9 @@ const FASTER = { claim: "is faster than", none: "no two optimizers clearly diffe
 const MOST_CLAIMS = 8;  // optimizers whose claims are listed
 
 /** Says which optimizers the tests separate; null while they run. */
-function claimsText({ k, optimizers, comparable, ranking }, tests, { claim, none }) {
+function claimsText({ k, optimizers, comparable, ranking, independent }, tests, { claim, none }) {
   if (comparable.length < 2) return comparable.length ? "There are no two optimizers to compare." : "";
+  if (!independent) return "Nothing is tested, because the trials are not known to be independent.";
   if (!tests) return "Testing which differences are more than chance …";
   const separated = tests.filter(test => test.separated);
   if (!separated.length) return `At K = ${k}, ${none}.`;

@@ -82,6 +82,7 @@ def page_data(results: Results, figures: Sequence[Figure], version: str | None) 
     return {
         "k": results.k(),
         "replacement": study.replacement,
+        "independent": study.is_tested,
         "target": study.target is not None,
         "select": metrics.index(study.select),
         "report": metrics.index(reported_metric(results)),
@@ -137,6 +138,7 @@ def _optimizer(results: Results, name: str, metrics: Sequence[str]) -> dict[str,
         "finals": [[_final(trial.curve.at(metric, outcome.step)) for trial in trials] for metric in metrics],
         "coordinates": [[axis_coordinate(axis, trial) for trial in trials] for axis in axes],
         "hyperparameters": [format_hyperparameters(trial.point.hyperparameters) for trial in trials],
+        "stepSeconds": _step_seconds(outcome),
     }
 
 
@@ -163,7 +165,12 @@ def _many_trials(
             position: format_hyperparameters(trials[position].point.hyperparameters)
             for position in best_positions(outcome, trials)
         },
+        "stepSeconds": _step_seconds(outcome),
     }
+
+
+def _step_seconds(outcome: Outcome) -> float | None:
+    return outcome.step_time.seconds if outcome.step_time else None
 
 
 def _coordinates(axis: Axis, trials: Sequence[Trial]) -> np.ndarray:

@@ -109,6 +109,10 @@ function interval(values, k) {
   };
 }
 
+/** The interval of the values times a positive factor. */
+const scaled = ({ median, low, high }, factor) =>
+  ({ median: factor * median, low: factor * low, high: factor * high });
+
 /** The interval of the values times 1 or −1. */
 const signed = (sign, { median, low, high }) =>
   (sign > 0 ? { median, low, high } : { median: -median, low: -high, high: -low });

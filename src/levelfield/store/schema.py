@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-SCHEMA_VERSION = 3  # 1 had neither claims nor digests, 2 no failures
+SCHEMA_VERSION = 4  # 1 had neither claims nor digests, 2 no failures, 3 no step times
 
 metadata = sa.MetaData()
 meta = sa.Table(
@@ -83,4 +83,15 @@ failures = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),  # how many times it has failed
     sa.Column("time", sa.Double, nullable=False),  # seconds since the epoch
     sa.Column("host", sa.String(255), nullable=False),
+)
+# What a step of an optimizer takes on a device: the measurement with the most stretches of training.
+step_times = sa.Table(
+    "step_times",
+    metadata,
+    sa.Column("optimizer", sa.String(64), primary_key=True),
+    sa.Column("device", sa.String(255), primary_key=True),
+    sa.Column("seconds", sa.Double, nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("stretches", sa.Integer, nullable=False),
+    sa.Column("slowdown", sa.Double, nullable=False),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from levelfield.store import claims, failures
 from levelfield.store.claims import Open, Runner, Worker
 from levelfield.store.database import Database
 from levelfield.store.rows import Ends, ends_of, last_value, problem_of, row_of, trials_of
-from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, trials
+from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, step_times, trials
 from levelfield.study import digest
-from levelfield.trial import Direction, FailedTrial, Failure, Status, Trial
+from levelfield.trial import Direction, FailedTrial, Failure, Status, StepTime, Trial
 
 _CREATION_LOCK = 0x6C66  # of PostgreSQL, held while a store is created or upgraded
 
@@ -153,6 +153,28 @@ class Store:
         if self._version < 3:
             return []
         return self._database.read(lambda connection: failures.read(connection, optimizer))
+
+    def add_step_time(self, optimizer: str, measured: StepTime, *, replace: bool = False) -> None:
+        """Add how long a step of an optimizer takes on a device.
+
+        A measurement of more stretches stays, unless ``replace`` says that it is to go.
+        """
+        insert = self._database.insert(step_times).values(optimizer=optimizer, **asdict(measured))
+        new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "slowdown")}
+        update = insert.on_conflict_do_update(
+            index_elements=["optimizer", "device"],
+            set_=new,
+            where=None if replace else step_times.c.stretches <= insert.excluded.stretches,
+        )
+        self._database.write(lambda connection: connection.execute(update))
+
+    def step_times(self, optimizer: str) -> list[StepTime]:
+        """Return how long a step of an optimizer takes, for each device on which it was measured."""
+        if self._version < 4:
+            return []
+        columns = [step_times.c[field.name] for field in fields(StepTime)]
+        query = sa.select(*columns).where(step_times.c.optimizer == optimizer).order_by(step_times.c.device)
+        return [StepTime(*row) for row in self._database.read(lambda c: c.execute(query).all())]
 
     def check_metrics(self, optimizer: str, metrics: Mapping[str, Direction]) -> None:
         """Raise if the optimizer's stored trials have other metrics than these."""

@@ -40,6 +40,7 @@ _STEPS, _PARAMETERS = 40, 4
 _FAR = 1e3  # lengths of a range
 # Limit parameters to try, in addition to values of the general space's range.
 _LIMITS = [digit * 10.0**power for power in range(-20, 21) for digit in (1, 3)]
+_CLOSE_TO_1 = [1 - digit * 10.0**-power for power in range(1, 13) for digit in (1, 3)]
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class _Images:
             special = study.optimizer(edge.special)
             follows = _follows(special.rule, general.rule, way, points, opens, scale)
             self.covered = np.any((far == 0) & follows, axis=1)
-            follows[~follows.any(1), -1 if way.towards else 0] = True  # if no value follows, the most extreme one
+            follows[~follows.any(1), -1 if way.towards > 0 else 0] = True  # if no value follows, the most extreme one
             far = np.where(follows, far, np.inf)
         self.distance = far.min(1).sum()
         # Of each point's images, the one that needs the least beyond the ranges.
@@ -200,11 +201,18 @@ def _opens(way: Inclusion, space: Space) -> dict[str, Any]:
             units = np.linspace(0, 1, 9)
             values = [float(axis.hyperparameter(axis.dimension.value(unit), {})) for unit in units]
         if name == way.limit:
-            opens[name] = np.unique([*_LIMITS, *values])
+            opens[name] = np.unique([*_limits(way.towards), *values])
         else:
             # A numpy number: dividing by zero makes it infinite instead of raising an error.
             opens[name] = np.float64(min(values, key=lambda value: abs(value - default), default=default))
     return opens
+
+
+def _limits(towards: float) -> list[float]:
+    """Return limit parameters to try on the way to a limit."""
+    if towards == 1:
+        return _CLOSE_TO_1
+    return [-value for value in _LIMITS] if towards < 0 else _LIMITS
 
 
 def _round_log(value: float, up: bool) -> float:

@@ -20,7 +20,15 @@ from levelfield.space import Space
 from levelfield.taxonomy import witnesses as w
 from levelfield.taxonomy.witnesses import Function, Witness
 
-_LIMITS = {math.inf: 1e6, 0.0: 1e-12}  # towards → the value of a limit that is not given
+TOWARDS = {math.inf: "∞", -math.inf: "−∞", 0.0: "0", 1.0: "1"}
+_DECADES = {math.inf: 6, -math.inf: 6, 0.0: 12, 1.0: 6}  # how far a limit goes whose value is not given
+
+
+def near(towards: float, decades: Any) -> Any:
+    """Return a value that many powers of ten on the way to a limit."""
+    if math.isinf(towards):
+        return math.copysign(1, towards) * 10.0**decades
+    return towards - math.copysign(1, towards - 0.5) * 10.0**-decades
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +39,7 @@ class Inclusion:
     general: str
     witnesses: tuple[Witness, ...]  # applied one after the other: a chain has several
     limit: str | None = None
-    towards: float = math.inf  # or 0
+    towards: float = math.inf  # one of TOWARDS
     lifts: bool = True  # it holds for any learning rate that varies with the step, not only for a constant one
     where: Mapping[str, Any] = field(default_factory=dict)  # values that the special rule's switches must have
     over: Mapping[str, Any] | None = None  # a space to verify it over; by default, all that the special rule allows
@@ -44,7 +52,11 @@ class Inclusion:
     def open(self) -> dict[str, Any]:
         """What the witnesses leave open, with a value for each."""
         defaults = {name: default for witness in self.witnesses for name, default in witness.open.items()}
-        return defaults | ({self.limit: _LIMITS[self.towards]} if self.limit else {})
+        return defaults | ({self.limit: self.near_limit(_DECADES[self.towards])} if self.limit else {})
+
+    def near_limit(self, decades: Any) -> Any:
+        """Return a value of the limit parameter that many powers of ten on the way."""
+        return near(self.towards, decades)
 
     @property
     def takes(self) -> frozenset[str]:
@@ -59,7 +71,7 @@ class Inclusion:
     @property
     def how(self) -> str:
         """Exactly, or in which limit."""
-        return "exact" if self.exact else f"{self.limit} → {'∞' if self.towards else '0'}"
+        return "exact" if self.exact else f"{self.limit} → {TOWARDS[self.towards]}"
 
     @functools.cached_property
     def space(self) -> Space:
@@ -108,6 +120,11 @@ _OPTAX_SGD: dict[str, Any] = {"where": {"nesterov": False}, "over": {**_RATE, "m
 _OPTAX_ADAMAX = {**_RATE, "b1": _FRACTION, "b2": _FRACTION, "eps": {"log": [1e-8, 1.0]}}
 _OPTAX_ADAM = {**_OPTAX_ADAMAX, "eps_root": {"log": [1e-8, 1.0]}}
 
+_OPTAX_ADAMW: dict[str, Any] = {
+    "where": {"nesterov": False},
+    "over": {**_OPTAX_ADAM, "weight_decay": {"log": [1e-4, 1e-1]}},
+}
+
 _INCLUSIONS = [
     Inclusion("sgd", "momentum", (w.sgd_in_momentum,)),
     Inclusion("sgd", "nesterov", (w.sgd_in_momentum,)),
@@ -139,6 +156,17 @@ _INCLUSIONS = [
     Inclusion("optax.sign_sgd", "optax.signum", (w.sign_sgd_in_signum,), over=_RATE),
     Inclusion("optax.signum", "optax.lion", (w.signum_in_lion,), over={**_RATE, "beta": _FRACTION}),
     Inclusion("optax.sign_sgd", "optax.adam", (w.sign_sgd_in_adam,), limit="eps", towards=0.0, over=_RATE),
+    Inclusion("adam", "soap", (w.adam_in_soap,)),
+    Inclusion("adam", "optax.contrib.prodigy", (w.adam_in_prodigy,)),
+    Inclusion("optax.adamw", "optax.contrib.ademamix", (w.adamw_in_ademamix,), **_OPTAX_ADAMW),
+    Inclusion("optax.adam", "optax.contrib.simplified_ademamix", (w.adam_in_simplified_ademamix,), over=_OPTAX_ADAM),
+    Inclusion("optax.sgd", "optax.radam", (w.sgd_in_radam,), **_OPTAX_SGD),
+    Inclusion("sgd", "optax.adadelta", (w.sgd_in_adadelta,), limit="eps"),
+    Inclusion("sgd", "optax.contrib.acprop", (w.sgd_in_acprop,), limit="eps"),
+    Inclusion("sgd", "optax.noisy_sgd", (w.sgd_in_noisy_sgd,)),
+    Inclusion("sgd", "optax.optimistic_gradient_descent", (w.sgd_in_optimistic_gradient_descent,)),
+    Inclusion("sgd", "optax.contrib.momo", (w.sgd_in_momo,), limit="lower_bound", towards=-math.inf),
+    Inclusion("sgd", "optax.polyak_sgd", (w.sgd_in_polyak_sgd,), limit="f_min", towards=-math.inf),
 ]
 
 _registered: Registry[Inclusion] = Registry("inclusion")
@@ -160,7 +188,8 @@ def register_inclusion(
 ) -> Inclusion:
     """Declare that a rule includes another. ``levelfield.verify`` tests it, and a run does so before it trains.
 
-    ``limit`` names the hyperparameter of the general rule in whose limit (``towards`` infinity or 0) it holds.
+    ``limit`` names the hyperparameter of the general rule in whose limit it holds, ``towards`` infinity, minus
+    infinity, 0, or 1.
     ``lifts=False`` restricts it to a constant learning rate, and ``where`` to values of the special rule's switches.
     ``over`` is the space of the special rule's hyperparameters to verify it over.
 
@@ -169,8 +198,8 @@ def register_inclusion(
     special rule's learning rate does (default: the learning rate). ``renames`` maps hyperparameters of the special rule
     that the witness passes on to their names in the general rule, if these differ.
     """
-    if towards not in _LIMITS:
-        raise UsageError(f"towards = {towards}: expected infinity or 0")
+    if towards not in TOWARDS:
+        raise UsageError(f"towards = {towards}: expected infinity, minus infinity, 0 or 1")
     declared = Witness(witness, varies, varies_with_rate, dict(renames or {}))
     inclusion = Inclusion(special, general, (declared,), limit, towards, lifts, dict(where or {}), over)
     _check_names(inclusion, declared, get_rule(special), get_rule(general))
@@ -189,6 +218,10 @@ def _check_names(inclusion: Inclusion, witness: Witness, special: Rule, general:
             raise UnknownName.of(f"hyperparameter of {general.name}", name, general.hyperparameters)
     if inclusion.limit is not None and inclusion.limit not in witness.open:
         raise UsageError(f"limit = {inclusion.limit!r}: the witness must leave it open, as a keyword after a *")
+    if inclusion.limit and not (about := general.hyperparameters[inclusion.limit]).allows(
+        inclusion.open[inclusion.limit]
+    ):
+        raise UsageError(f"towards = {inclusion.towards}: {inclusion.limit} of {general.name} is in {about.interval}")
     for name, default in witness.open.items():
         if default is inspect.Parameter.empty and name != inclusion.limit:
             raise UsageError(f"the witness leaves {name!r} open without a default; give it one, as in {name}=0.9")

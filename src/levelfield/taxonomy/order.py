@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from levelfield.formatting import format_number, join_words
-from levelfield.schedules import SCHEDULES
+from levelfield.options import OPTIONS
+from levelfield.schedules import WARMUP, special_case
 from levelfield.space import Axis, Hyperparameters, Log, Space, Uniform, Value
 from levelfield.study import Optimizer, Study
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
@@ -134,8 +135,7 @@ def translated(
     values = {name: about.default for name, about in hyperparameters.items() if about.default is not None}
     values |= {name: value for name, value in columns.items() if name in hyperparameters}
     others = {name: value for name, value in columns.items() if name not in hyperparameters}
-    if special_optimizer.schedule != general_optimizer.schedule:  # a constant rate is a decay by a factor of 1
-        others |= {name: 1.0 for name in SCHEDULES[general_optimizer.schedule] if name == "decay_factor"}
+    others = _settings(study, special_optimizer, general_optimizer) | others
     with np.errstate(all="ignore"):
         image = way.image(values, open)
         settled = {name: value(study.steps // 2) if callable(value) else value for name, value in image.items()}
@@ -143,6 +143,15 @@ def translated(
             # The option multiplies it by the learning rate, which the witness may change.
             others["weight_decay"] = others["weight_decay"] * values["learning_rate"] / settled["learning_rate"]
     return others | settled
+
+
+def _settings(study: Study, special: Optimizer, general: Optimizer) -> dict[str, Any]:
+    """Return the values of the general optimizer's schedule and options where the special one does not set them."""
+    known = study.domains(general.name)
+    off = {name: about.default for name, about in OPTIONS.items() if known.get(name) is about}
+    unset = {name: about.default for name, about in special.scheduled.items() if name in general.scheduled}
+    values = off | unset | (special_case(special.schedule, general.schedule) or {})
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -200,8 +209,7 @@ def _overshoots(dimension: Log | Uniform, coordinates: np.ndarray) -> np.ndarray
 
 def relevant_axes(optimizer: Optimizer, values: Mapping[str, Any]) -> list[Axis]:
     """Return the axes that must hold the values: all but the length of a decay if nothing decays."""
-    schedule = SCHEDULES[optimizer.schedule]
-    return [axis for axis in optimizer.space if axis.name in values or axis.name not in schedule]
+    return [axis for axis in optimizer.space if axis.name in values or axis.name not in optimizer.scheduled]
 
 
 def _overshoot(axis: Axis, coordinate: Value) -> float:
@@ -225,9 +233,7 @@ def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list
     values = translated(study, special, general, way, points, way.open)
     limit = way.carried(way.limit) if way.limit else None
     open_names = {way.carried(name) for name in way.open} - {limit}
-    if special_optimizer.schedule != general_optimizer.schedule:
-        # Without a decay, its length does not matter.
-        open_names |= SCHEDULES[general_optimizer.schedule].keys() - {"decay_factor"}
+    open_names |= general_optimizer.scheduled.keys() - values.keys()  # without a decay, its length does not matter
     obstacles = []
     for axis in general_optimizer.space:
         if axis.dimension.free or axis.name in open_names:
@@ -239,9 +245,9 @@ def _obstacles(study: Study, special: str, general: str, way: Inclusion) -> list
 
 def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str]:
     """Return what rules the inclusion out whatever the general optimizer's space: schedules and switches."""
-    if special.schedule not in (general.schedule, "constant"):
+    if special_case(special.schedule, general.schedule) is None:
         return [f"its schedule is {general.schedule}, {special.name}'s is {special.schedule}"]
-    if special.schedule != "constant" and not way.lifts:
+    if not way.lifts and not _is_constant(special):
         return [f"{way.general} can imitate {way.special} only at a constant learning rate"]
     for axis in special.space:
         value = axis.dimension.ends[0]
@@ -251,6 +257,12 @@ def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str
         lost = set(special.space.names) & special.rule.hyperparameters.keys() - way.takes - way.where.keys()
         return [f"{name} has no counterpart in {way.general}" for name in sorted(lost)]
     return []
+
+
+def _is_constant(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer's learning rate is the same in all steps."""
+    warmups = [axis.extremes for axis in optimizer.space if axis.name == WARMUP and WARMUP in optimizer.scheduled]
+    return optimizer.schedule == "constant" and all(set(extremes) == {0} for extremes in warmups)
 
 
 def _left_out(study: Study, optimizer: Optimizer, values: Mapping[str, Any], open_names: set[str]) -> list[str]:
@@ -282,6 +294,8 @@ def _outside(study: Study, special: str, general: str) -> str | None:
             continue
         places = places_on(axis, values, (len(points),))
         first, *others = set(places.coordinates.tolist())
+        if first is None and not others:
+            return f"{special} does not set {axis.key}, for which {general} needs a value"
         if (free[0] == free[1] or not others) and places.beyond.any():
             single = not others and first is not None
             outside.append(f"{axis.key} = {format_number(first)}" if single else axis.key)

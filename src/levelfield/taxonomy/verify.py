@@ -12,10 +12,11 @@ from scipy.stats import qmc
 from levelfield.errors import UsageError
 from levelfield.rules import get_rule
 from levelfield.study import Study
-from levelfield.taxonomy.inclusions import Inclusion, known_inclusions, registered_inclusions
+from levelfield.taxonomy.inclusions import TOWARDS, Inclusion, known_inclusions, registered_inclusions
 from levelfield.taxonomy.order import inclusions
 
-POINTS, STEPS, PARAMETERS = 16, 60, 8
+POINTS, STEPS = 16, 60
+PARAMETERS = 2, 4  # a matrix, because some rules treat matrices in their own way
 ROUNDING = 1e-10  # the error in float64 up to which an exact inclusion holds
 CONVERGED = 1e-5  # the error that a limit must reach,
 LEAST_ORDER = 0.5  # and the order of convergence that it must have at least
@@ -30,23 +31,30 @@ class Verification:
 
     inclusion: Inclusion
     error: float  # in float64; for a limit, the smallest on the way to it
-    order: float | None = None  # for a limit: the error falls as (limit parameter)^−order
+    order: float | None = (
+        None  # for a limit: the error falls as (distance from the limit)^order, or by value^−order if that is infinite
+    )
     path: tuple[tuple[float, float], ...] = ()  # for a limit: (limit parameter, error in float64)
     single_stops: float | None = None  # for a limit: where float32 stops improving,
     single_error: float | None = None  # and its error there
 
     @property
     def holds(self) -> bool:
-        if self.inclusion.exact or all(error <= ROUNDING for _, error in self.path):
+        if self.inclusion.exact or self.reached:
             return self.error <= ROUNDING
         return self.error <= CONVERGED and self.order is not None and self.order >= LEAST_ORDER
+
+    @property
+    def reached(self) -> bool:
+        """Whether the limit is reached at a finite value, beyond which the general rule follows exactly."""
+        return bool(self.path) and all(error <= ROUNDING for _, error in self.path[-_LAST:])
 
     def as_dict(self) -> dict[str, Any]:
         inclusion = self.inclusion
         claim: dict[str, Any] = {"special": inclusion.special, "general": inclusion.general}
         claim |= {"limit": inclusion.limit, "equations": inclusion.equations}
         if inclusion.limit:
-            claim |= {"towards": "infinity" if inclusion.towards else "0"}
+            claim |= {"towards": TOWARDS[inclusion.towards].replace("∞", "infinity")}
         numbers = {name: value for name, value in asdict(self).items() if name != "inclusion"}
         return claim | {"schedules": inclusion.lifts, "verified": self.holds} | numbers
 
@@ -59,13 +67,13 @@ def verify(inclusion: Inclusion, seed: int = 0) -> Verification:
     from levelfield.training.following import deviations  # loads JAX
 
     generator = np.random.default_rng(seed)
-    scales = 10 ** generator.uniform(-1, 1, size=(POINTS, 1, PARAMETERS))
-    gradients = scales * generator.normal(size=(POINTS, STEPS, PARAMETERS))
+    scales = 10 ** generator.uniform(-1, 1, size=(POINTS, 1, *PARAMETERS))
+    gradients = scales * generator.normal(size=(POINTS, STEPS, *PARAMETERS))
     rates = generator.uniform(0.5, 1.5, STEPS) if inclusion.lifts else None
     space = inclusion.space
     cube = qmc.Sobol(len(space.free), rng=seed).random(POINTS) if space.free else np.empty((POINTS, 0))
     points = [space.hyperparameters(unit) | dict(inclusion.where) for unit in cube]
-    limits = 10 ** (_DECADES if inclusion.towards else -_DECADES)
+    limits = np.array([inclusion.near_limit(decade) for decade in _DECADES])
     opens = [inclusion.open | {inclusion.limit: limit} for limit in limits] if inclusion.limit else [inclusion.open]
     rules = get_rule(inclusion.special), get_rule(inclusion.general)
     if inclusion.lifts and (error := _declaration_error(inclusion, points[:4])) > ROUNDING:

@@ -243,3 +243,110 @@ def signum_in_lion(learning_rate: Any, beta: Any = 0.9) -> Mapping[str, Any]:
 def sign_sgd_in_adam(learning_rate: Any, *, eps: Any) -> Mapping[str, Any]:
     """β₁ = β₂ = 0"""
     return {"learning_rate": learning_rate, "b1": 0.0, "b2": 0.0, "eps": eps, "eps_root": 0.0}
+
+
+# From adam
+
+
+@witness()
+def adam_in_soap(learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any) -> Mapping[str, Any]:
+    """no axis has a basis (max_precondition_dim = 1), weight decay 0"""
+    same = {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+    return {**same, "weight_decay": 0.0, "max_precondition_dim": 1}
+
+
+@witness(renames={"beta1": "betas_1", "beta2": "betas_2", "epsilon": "eps"})
+def adam_in_prodigy(
+    learning_rate: Any, beta1: Any, beta2: Any, epsilon: Any, *, estim_lr0: Any = 1e-6
+) -> Mapping[str, Any]:
+    """estim_lr_coef = 0, any d₀ (estim_lr0), weight decay 0, α_t = η_t / d₀"""
+    return {
+        "learning_rate": learning_rate / estim_lr0,
+        "betas_1": beta1,
+        "betas_2": beta2,
+        "eps": epsilon,
+        "estim_lr0": estim_lr0,
+        "estim_lr_coef": 0.0,
+        "weight_decay": 0.0,
+    }
+
+
+@witness()
+def adamw_in_ademamix(
+    learning_rate: Any,
+    b1: Any = 0.9,
+    b2: Any = 0.999,
+    eps: Any = 1e-8,
+    eps_root: Any = 0.0,
+    weight_decay: Any = 1e-4,
+    *,
+    b3: Any = 0.9999,
+) -> Mapping[str, Any]:
+    """α = 0, any β₃"""
+    same = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
+    return {**same, "weight_decay": weight_decay, "b3": b3, "alpha": 0.0}
+
+
+@witness()
+def adam_in_simplified_ademamix(
+    step: Any, learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0
+) -> Mapping[str, Any]:
+    """α = 0, weight decay 0, α_t = η_t (1 − β₁) / (1 − β₁^(t+1))"""
+    rate = learning_rate * (1 - b1) / (1 - b1 ** (step + 1))
+    same = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
+    return {"learning_rate": rate, **same, "alpha": 0.0, "weight_decay": 0.0}
+
+
+# From sgd, to rules that need the loss or draw noise, and to limits
+
+
+@witness(renames={"momentum": "b1"})
+def sgd_in_radam(step: Any, learning_rate: Any, momentum: Any = None, *, b2: Any = 0.999) -> Mapping[str, Any]:
+    """β₁ = γ, any β₂ < 1, threshold 2 / (1 − β₂), α_t = η_t (1 − γ^(t+1)) / (1 − γ)"""
+    momentum = 0.0 if momentum is None else momentum
+    rate = learning_rate * (1 - momentum ** (step + 1)) / (1 - momentum)
+    return {"learning_rate": rate, "b1": momentum, "b2": b2, "threshold": 2 / (1 - b2), "nesterov": False}
+
+
+@witness()
+def sgd_in_adadelta(learning_rate: Any, *, eps: Any, rho: Any = 0.9) -> Mapping[str, Any]:
+    """any ρ, weight decay 0, α_t = η_t"""
+    return {"learning_rate": learning_rate, "rho": rho, "eps": eps, "weight_decay": 0.0}
+
+
+@witness()
+def sgd_in_acprop(learning_rate: Any, *, eps: Any, b1: Any = 0.9, b2: Any = 0.999) -> Mapping[str, Any]:
+    """any β₁ and β₂, weight decay 0, α_t = ε η_t"""
+    return {
+        "learning_rate": eps * learning_rate,
+        "b1": b1,
+        "b2": b2,
+        "eps": eps,
+        "eps_root": 1e-16,
+        "weight_decay": 0.0,
+    }
+
+
+@witness()
+def sgd_in_noisy_sgd(learning_rate: Any, *, gamma: Any = 0.55) -> Mapping[str, Any]:
+    """no noise (η = 0)"""
+    return {"learning_rate": learning_rate, "eta": 0.0, "gamma": gamma}
+
+
+@witness()
+def sgd_in_optimistic_gradient_descent(learning_rate: Any) -> Mapping[str, Any]:
+    """α = 1, β = 0"""
+    return {"learning_rate": learning_rate, "alpha": 1.0, "beta": 0.0}
+
+
+@witness()
+def sgd_in_momo(learning_rate: Any, *, lower_bound: Any) -> Mapping[str, Any]:
+    """β = 0, weight decay 0, a lower bound that does not adapt"""
+    same = {"learning_rate": learning_rate, "beta": 0.0, "weight_decay": 0.0}
+    return {**same, "lower_bound": lower_bound, "adapt_lower_bound": False}
+
+
+@witness()
+def sgd_in_polyak_sgd(learning_rate: Any, *, f_min: Any) -> Mapping[str, Any]:
+    """a largest rate of 1, scaled by η_t"""
+    return {"learning_rate": learning_rate, "max_learning_rate": 1.0, "f_min": f_min, "eps": 0.0}

@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 from levelfield import schedules
 from levelfield.errors import SpaceError, UnknownName, UsageError
 from levelfield.rules import Equations, Rule, get_rule
-from levelfield.schedules import SCHEDULES
+from levelfield.schedules import SCHEDULES, WARMUP
 from levelfield.torch.tensors import Buffer, TensorList
 
 Value = float | Callable[[int], Any]  # a number, or a function from the step, counted from 0, to a number
@@ -164,14 +164,15 @@ def optimizer(
     """Return the optimizer of a trial: a rule with a schedule, which ``step`` applies.
 
     ``hyperparameters`` are the rule's and the schedule's. ``steps`` is the length of the training; only a constant
-    schedule needs none.
+    schedule without a warmup needs none.
     """
     if rule not in _CLASSES:
         raise UnknownName.of("rule for PyTorch", rule, _CLASSES)
     if schedule not in SCHEDULES:
         raise UnknownName.of("schedule", schedule, SCHEDULES)
-    if schedule != "constant" and steps < 1:
-        raise SpaceError(f"steps = {steps}: a {schedule} schedule needs the length of the training, at least 1")
+    if (schedule != "constant" or WARMUP in hyperparameters) and steps < 1:
+        kind = f"{schedule} schedule{' with a warmup' if WARMUP in hyperparameters else ''}"
+        raise SpaceError(f"steps = {steps}: a {kind} needs the length of the training, at least 1")
     chosen = _CLASSES[rule]
     _check(
         replace(chosen.rule, hyperparameters={**SCHEDULES[schedule], **chosen.rule.hyperparameters}), hyperparameters

@@ -14,8 +14,10 @@ import numpy as np
 
 from levelfield.data import Data, Pass, Stream, Tree
 from levelfield.errors import LevelfieldError, StudyError, UsageError
+from levelfield.schedules import WARMUP
 from levelfield.space import Hyperparameters
-from levelfield.training.program import Job, load_data, one_step
+from levelfield.training.program import load_data
+from levelfield.training.step import Job, one_step
 from levelfield.workload import Workload
 
 
@@ -51,10 +53,11 @@ def check_rule(job: Job, values: Hyperparameters) -> None:
     if error is None:
         return
     label = f"rule {job.rule.name} cannot be trained"
-    if job.schedule != "constant" and _training_error(job._replace(schedule="constant")) is None:
+    constant = job._replace(schedule="constant", traced=tuple(name for name in job.traced if name != WARMUP))
+    if constant != job and _training_error(constant) is None:
         raise StudyError(
             f"{label} with a schedule ({_in_one_line(error)}); give it a constant learning rate: "
-            'schedule = { kind = "constant" }'
+            'schedule = { kind = "constant" }, without a warmup'
         ) from error
     if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerBoolConversionError | TypeError):
         for name in job.traced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,37 @@ import numpy as np
 import optax
 
 from levelfield.rules import Rule
+from levelfield.training.options import evaluated_weights
 
 Values = Mapping[str, Any]
 
 
+class Trained(NamedTuple):
+    """The parameters that a rule trains, and its state."""
+
+    params: Any
+    optimizer: Any
+
+
 def trajectory(rule: Rule, hyperparameters: Values, gradients: jax.Array) -> jax.Array:
-    """Return the parameters after each step, from zero, over these gradients (steps × parameters)."""
-    transformation = rule(**hyperparameters)
+    """Return the evaluated parameters after each step, from zero, over these gradients (steps × parameters).
 
-    def step(carry: tuple[Any, Any], gradient: jax.Array) -> tuple[Any, jax.Array]:
-        params, state = carry
-        updates, state = transformation.update(gradient, state, params)
-        params = optax.apply_updates(params, updates)
-        return (params, state), params
-
+    A rule that asks for the loss gets random numbers, and one that draws random numbers always draws the same.
+    """
+    seed = {rule.seed_argument: 0} if rule.seed_argument else {}
+    transformation = optax.with_extra_args_support(rule(**hyperparameters, **seed))
     start = jnp.zeros_like(gradients[0])
-    return jax.lax.scan(step, (start, transformation.init(start)), gradients)[1]
+    carried = Trained(start, transformation.init(start))
+    evaluated = evaluated_weights(rule, carried.optimizer, ()) or (lambda trained: trained.params)
+
+    def step(trained: Trained, now: tuple[jax.Array, jax.Array]) -> tuple[Trained, jax.Array]:
+        gradient, loss = now
+        updates, state = transformation.update(gradient, trained.optimizer, trained.params, value=loss)
+        trained = Trained(optax.apply_updates(trained.params, updates), state)
+        return trained, evaluated(trained)
+
+    losses = np.random.default_rng(0).normal(size=len(gradients))
+    return jax.lax.scan(step, carried, (gradients, jnp.asarray(losses, gradients.dtype)))[1]
 
 
 def deviations(
@@ -44,8 +59,8 @@ def deviations(
     """Return how far the general rule strays from the special one (points × opens), relative to how far that goes.
 
     For each of the special rule's ``points`` and each choice of ``opens``, the general rule runs at their image over
-    the same gradients (points × steps × parameters), in float64, or with ``single`` in float32. ``rates`` multiply the
-    learning rate step by step.
+    the same gradients (points × steps × parameters, of any shape), in float64, or with ``single`` in float32.
+    ``rates`` multiply the learning rate step by step.
     """
 
     def varied(values: Values) -> Values:
@@ -72,8 +87,13 @@ def deviations(
         followed = jax.jit(jax.vmap(over_opens, in_axes=(0, None, 0)))(
             _cast(numbers, dtype), _cast(chosen, dtype) | {"": np.zeros(len(opens), dtype)}, gradients.astype(dtype)
         )
-    distance = np.linalg.norm(np.asarray(followed, np.float64) - expected, axis=-1).max(-1)
-    return distance / np.linalg.norm(expected, axis=-1).max(-1)
+    return _longest(np.asarray(followed, np.float64) - expected) / _longest(expected)
+
+
+def _longest(paths: np.ndarray) -> np.ndarray:
+    """Return the largest distance from zero on each path (points × opens × steps × parameters)."""
+    lengths: np.ndarray = np.linalg.norm(paths.reshape(*paths.shape[:3], -1), axis=-1).max(-1)
+    return lengths
 
 
 def _stacked(rows: Sequence[Values]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

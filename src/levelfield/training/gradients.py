@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from levelfield.data import Stream
 from levelfield.space import Hyperparameters
-from levelfield.training.program import Job, load_data, trial_key
+from levelfield.training.program import load_data
+from levelfield.training.step import Job, trial_key
 
 _SEEDS = 4
 _EXAMPLES = 64  # of a batch: enough for the size of its gradient

@@ -9,62 +9,28 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.environment import available_cores
+from levelfield.environment import available_cores, cache_folder
 from levelfield.errors import UsageError
-from levelfield.options import OPTIONS
-from levelfield.rules import Rule
-from levelfield.schedules import schedule
 from levelfield.training.feeds import Feeds
-from levelfield.training.options import (
-    averaged,
-    evaluated_weights,
-    start_average,
-    with_keys,
-    with_options,
-    without_keys,
-)
-from levelfield.training.shuffle import batch_indices
-from levelfield.workload import Workload
+from levelfield.training.options import evaluated_weights
+from levelfield.training.precision import products
+from levelfield.training.step import Hyper, Job, Slot, gradients_of, options_of, start, train, train_on, trial_key
+from levelfield.workload import Precision, Workload
 
-Hyper = dict[str, Any]
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
 _CHUNK_ON_GPU = 1024  # examples evaluated at once
-
-
-class Job(NamedTuple):
-    """Everything that defines a program: a trial without its hyperparameters and its seed."""
-
-    workload: Workload
-    rule: Rule
-    schedule: str
-    steps: int
-    batch_size: int
-    eval_interval: int
-    traced: tuple[str, ...]  # hyperparameters that differ from trial to trial
-    static: tuple[tuple[str, Any], ...] = ()  # hyperparameters that shape the program
-
-
-class Slot(NamedTuple):
-    """The state of a running trial; in a program, every array has a leading axis of slots."""
-
-    step: Any
-    seed: Any
-    hyperparameters: Hyper
-    params: Any
-    state: Any
-    optimizer: Any
-    average: Any  # of the weights, if the study asks for it
 
 
 def use_every_core() -> None:
@@ -76,6 +42,22 @@ def use_every_core() -> None:
         return
     with suppress(RuntimeError):  # JAX has started: its devices are fixed
         jax.config.update("jax_num_cpu_devices", available_cores())
+
+
+def keep_programs() -> None:
+    """Keep compiled programs in the cache, so that another run of a study starts training at once.
+
+    Several processes may share the folder. An entry that cannot be read or written only costs the compilation.
+    """
+    folder = cache_folder()
+    if folder is None or getattr(
+        jax.config, "jax_compilation_cache_dir", None
+    ):  # or the user has chosen a folder for JAX
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
 
 
 def leave_accelerators() -> None:
@@ -92,7 +74,7 @@ def check_accelerator() -> None:
 class _Common:
     """What the programs of all rules share on a workload: data, initialization and evaluation."""
 
-    def __init__(self, workload: Workload, slots: int) -> None:
+    def __init__(self, workload: Workload, slots: int, precision: Precision) -> None:
         devices = jax.local_devices()
         count = max(n for n in range(1, min(slots, len(devices)) + 1) if slots % n == 0)
         self.mesh = Mesh(np.array(devices[:count]), ("slots",))
@@ -111,12 +93,14 @@ class _Common:
         self.init = init.lower(seeds).compile()
 
         def evaluate(model: Any, arrays: Any) -> Any:
-            return jax.vmap(functools.partial(_evaluate, workload), in_axes=(0, None))(model, arrays)
+            with products(precision):
+                return _over_slots(workload, lambda model: _evaluate(workload, model, arrays), model)
 
         self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
 
         def evaluate_batch(model: Any, batch: Any) -> Any:
-            return jax.vmap(lambda params, state: _totals(workload.evaluate(params, state, batch)))(*model)
+            with products(precision):
+                return _over_slots(workload, lambda model: _totals(workload.evaluate(model[0], model[1], batch)), model)
 
         self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
 
@@ -146,37 +130,39 @@ class Program:
 
     def __init__(self, job: Job, slots: int) -> None:
         self.job, self.slots = job, slots
+        self.step_seconds = 0.0
         self.metrics = tuple(job.workload.metrics)
-        self._common = common = _common(job.workload, slots)
+        self._common = common = _common(job.workload, slots, job.precision)
         interval = min(job.eval_interval, job.steps)
         self._feeds = Feeds(common.stream, slots, job.batch_size, interval, job.steps) if common.stream else None
 
         def fill(held: Slot, fresh: jax.Array, seeds: jax.Array, hyperparameters: Hyper, model: Any) -> Slot:
-            started = jax.vmap(functools.partial(_start, job))(seeds, hyperparameters, model)
+            started = jax.vmap(functools.partial(start, job))(seeds, hyperparameters, model)
 
             def choose(new: jax.Array, old: jax.Array) -> jax.Array:
                 return jnp.where(fresh.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
             return jax.tree.map(choose, started, held)
 
+        gradients = gradients_of(job.workload, job.precision)
         if self._feeds:
             batches = common.shapes(self._feeds.shapes)
-            train = common.on_slots(jax.vmap(functools.partial(_train_on, job)), _SPLIT)
+            loop = common.on_slots(functools.partial(train_on, job, gradients), _SPLIT)
         else:
             batches = common.train
-            train = common.on_slots(jax.vmap(functools.partial(_train, job), in_axes=(0, None)))
+            loop = common.on_slots(functools.partial(train, job, gradients))
 
         def of(dtype: Any) -> Any:
             return common.shapes(jax.ShapeDtypeStruct((slots,), dtype))
 
         numbers = dict.fromkeys(job.traced, of(jnp.float32))
-        start = jax.vmap(functools.partial(_start, job))
-        self._held = common.shapes(jax.eval_shape(start, of(jnp.uint32), numbers, common.model))
+        started = jax.vmap(functools.partial(start, job))
+        self._held = common.shapes(jax.eval_shape(started, of(jnp.uint32), numbers, common.model))
         # Compile now, so that timing what follows measures training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0, out_shardings=common.split).lower(*arguments).compile()
-        self._train = jax.jit(train, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
-        weights = evaluated_weights(job.rule, self._held.optimizer, _options(job, numbers))
+        self._train = jax.jit(loop, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
+        weights = evaluated_weights(job.rule, self._held.optimizer, options_of(job, numbers))
         self._weights = weights and jax.jit(jax.vmap(weights)).lower(self._held).compile()
 
     def empty(self) -> Slot:
@@ -234,8 +220,14 @@ class Program:
             self._feeds.close(slot)
 
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
-        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics)."""
-        held = self.train(held)
+        """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics).
+
+        ``step_seconds`` then has what a step of one slot took. Empty slots take as long as others.
+        """
+        jax.block_until_ready(held)
+        begun = perf_counter()
+        held = jax.block_until_ready(self.train(held))
+        self.step_seconds = (perf_counter() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
         params = self._weights(held) if self._weights else held.params
         return held, self._common.evaluate((params, held.state))
 
@@ -270,8 +262,8 @@ def program(job: Job, slots: int) -> Program:
 
 
 @functools.lru_cache(maxsize=8)
-def _common(workload: Workload, slots: int) -> _Common:
-    return _Common(workload, slots)
+def _common(workload: Workload, slots: int, precision: Precision) -> _Common:
+    return _Common(workload, slots, precision)
 
 
 @functools.lru_cache(maxsize=8)
@@ -282,122 +274,15 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
     return jax.device_put((() if isinstance(train, Stream) else train, held), NamedSharding(mesh, _WHOLE))
 
 
-def _transformation(job: Job, slot: Slot) -> optax.GradientTransformationExtraArgs:
-    """The rule at a trial's hyperparameters, with the study's options."""
-    values = dict(job.static) | {
-        name: _scheduled(job, slot.hyperparameters, name)
-        for name in job.rule.hyperparameters
-        if name in slot.hyperparameters
-    }
-    if job.rule.seed_argument:
-        values[job.rule.seed_argument] = slot.seed
-    return with_options(job.rule(**values), values["learning_rate"], _options(job, slot.hyperparameters))
+def _over_slots(workload: Workload, evaluate: Callable[[Any], Any], model: tuple[Any, Any]) -> Any:
+    """Evaluate the models of all slots.
 
-
-def _scheduled(job: Job, hyperparameters: Hyper, name: str) -> Any:
-    """Return the value of a hyperparameter. Every learning rate follows the schedule."""
-    value = hyperparameters[name]
-    if name != "learning_rate" and job.rule.hyperparameters[name].group != "learning rate":
-        return value
-    return schedule(job.schedule, job.steps, hyperparameters | {"learning_rate": value})
-
-
-def _options(job: Job, hyperparameters: Hyper) -> Hyper:
-    """Return the options of any optimizer that the study sets, less those that the rule or the workload redefines."""
-    own = job.rule.hyperparameters.keys() | job.workload.hyperparameters.keys()
-    return {name: hyperparameters[name] for name in OPTIONS if name in hyperparameters and name not in own}
-
-
-def trial_key(seed: Any, purpose: int, step: Any) -> Any:
-    """Return a key of a trial's random stream: initialization (0), drawn batches (1) or the loss (2)."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purpose), step)
-
-
-def _start(job: Job, seed: Any, hyperparameters: Hyper, model: tuple[Any, Any]) -> Slot:
-    average = start_average(model[0], _options(job, hyperparameters))
-    slot = Slot(jnp.zeros((), jnp.int32), seed, hyperparameters, *model, (), average)
-    return slot._replace(optimizer=without_keys(_transformation(job, slot).init(slot.params)))
-
-
-def _step(job: Job, slot: Slot, batch: Any, key: Any, phase: Any) -> Slot:
-    def objective(params: Any) -> tuple[Any, Any]:
-        return job.workload.loss(params, slot.state, batch, key, slot.hyperparameters)
-
-    def loss(params: Any, obj_fn: Any = None, phase: Any = None, interval: Any = None) -> Any:
-        """optax's line searches pass on to it the arguments below that they do not know."""
-        return objective(params)[0]
-
-    (value, state), gradients = jax.value_and_grad(objective, has_aux=True)(slot.params)
-    transformation = _transformation(job, slot)
-    updates, optimizer = transformation.update(
-        gradients,
-        with_keys(slot.optimizer, jax.eval_shape(transformation.init, slot.params)),
-        slot.params,
-        # What some transformations ask for. The phase, unlike the step, is the same in all slots: code that branches on
-        # it runs only one of its branches.
-        value=value,
-        grad=gradients,
-        value_fn=loss,
-        obj_fn=loss,
-        phase=phase,
-        interval=job.eval_interval,
-    )
-    params = optax.apply_updates(slot.params, updates)
-    return slot._replace(
-        step=slot.step + 1,
-        params=params,
-        state=state,
-        optimizer=without_keys(optimizer),
-        average=averaged(slot.average, params, _options(job, slot.hyperparameters)),
-    )
-
-
-def one_step(job: Job, batch: Any) -> Slot:
-    """Return the shapes of a slot after a step on a batch of these shapes."""
-    seed, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float32))
-
-    def step(seed: Any, numbers: Hyper, batch: Any) -> Slot:
-        started = _start(job, seed, numbers, job.workload.init(trial_key(seed, 0, 0)))
-        return _step(job, started, batch, trial_key(seed, 2, started.step), jnp.zeros((), jnp.int32))
-
-    shapes: Slot = jax.eval_shape(step, seed, dict.fromkeys(job.traced, number), batch)
-    return shapes
-
-
-def _train(job: Job, slot: Slot, train: Any) -> Slot:
-    """Train one slot to its next evaluation."""
-    phases = jnp.arange(min(job.eval_interval, job.steps))
-    steps = slot.step + phases
-    leaves = jax.tree.leaves(train)
-    # Compute all indices outside the loop, so that the loop only gathers.
-    if job.workload.sequential:
-        indices = steps % len(leaves[0])
-    else:
-        indices = batch_indices(slot.seed, steps, len(leaves[0]), job.batch_size) if leaves else steps
-
-    def body(slot: Slot, now: tuple[jax.Array, jax.Array]) -> tuple[Slot, None]:
-        indices, phase = now
-        if job.workload.draw:
-            batch = job.workload.draw(trial_key(slot.seed, 1, slot.step), job.batch_size)
-        else:
-            batch = jax.tree.map(lambda array: array[indices], train)
-        return _step_if_unfinished(job, slot, batch, phase), None
-
-    return jax.lax.scan(body, slot, (indices, phases))[0]
-
-
-def _train_on(job: Job, slot: Slot, batches: Any) -> Slot:
-    """Train one slot on these batches."""
-    return jax.lax.scan(lambda slot, batch: (_step_if_unfinished(job, slot, batch, None), None), slot, batches)[0]
-
-
-def _step_if_unfinished(job: Job, slot: Slot, batch: Any, phase: Any) -> Slot:
-    trained = _step(job, slot, batch, trial_key(slot.seed, 2, slot.step), phase)
-    if job.steps % job.eval_interval == 0:
-        return trained
-    # The last stretch is shorter than the others: change nothing after the last step.
-    unfinished = slot.step < job.steps
-    return jax.tree.map(lambda new, old: jnp.where(unfinished, new, old), trained, slot)
+    On a GPU, one after the other, because many examples fill it and convolutions of one model are faster than grouped
+    ones; but side by side if the examples must be read in order.
+    """
+    if jax.default_backend() == "cpu" or workload.sequential:
+        return jax.vmap(evaluate)(model)
+    return jax.lax.map(evaluate, model)
 
 
 def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[str, Any]) -> Mapping[str, Any]:

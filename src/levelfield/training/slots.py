@@ -9,8 +9,9 @@ import numpy as np
 
 from levelfield.formatting import pluralize
 from levelfield.training.checkpoints import Checkpoints, InFlight
-from levelfield.training.program import Program, Slot
-from levelfield.trial import Failure, Point, Progress, Status
+from levelfield.training.program import Program
+from levelfield.training.step import Slot
+from levelfield.trial import Failure, Point, Progress, Status, StepTime
 
 
 def train(
@@ -25,6 +26,7 @@ def train(
     loss = metrics.index("train_loss")
     slots = program.empty()
     held: list[InFlight | None] = [None] * program.slots
+    warm = False
     while True:
         clock = time.perf_counter()
         slots, resumed = _refill(program, slots, held, take, checkpoints)
@@ -60,7 +62,9 @@ def train(
             held[position] = None
             program.leave(position)
         in_flight = {position: flight for position, flight in enumerate(held) if flight}
-        progress = Progress(optimizer, finished, failed, len(in_flight), trained, elapsed)
+        step_time = StepTime(program.step_seconds, program.slots) if warm else None
+        progress = Progress(optimizer, finished, failed, len(in_flight), trained, elapsed, step_time=step_time)
+        warm = True
         try:
             yield progress
         except GeneratorExit:  # the run is stopped

@@ -20,6 +20,5 @@ WORKLOAD = Workload(
     **imported("levelfield.models.cifar100_allcnnc", "init", "loss", "evaluate"),
     hyperparameters=L2,
     dataset="cifar100",
-    slots_per_core=1,  # networks of this size fill a core or a GPU
-    slots_per_gpu=1,
+    slots_per_core=1,  # a network of this size fills a core
 )

@@ -17,9 +17,8 @@ WORKLOAD = Workload(
     select="valid_error",
     examples={"valid": 5_000, "test": 10_000},
     load=functools.partial(labeled_images, "cifar10"),
-    **imported("levelfield.models.cifar10_resnet32", "init", "loss", "evaluate"),
+    **imported("levelfield.models.cifar10_resnet32", "init", "loss", "evaluate", "batched"),
     hyperparameters=L2,
     dataset="cifar10",
-    slots_per_core=1,  # networks of this size fill a core or a GPU
-    slots_per_gpu=1,
+    slots_per_core=1,  # a network of this size fills a core
 )

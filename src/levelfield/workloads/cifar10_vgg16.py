@@ -20,6 +20,5 @@ WORKLOAD = Workload(
     **imported("levelfield.models.cifar10_vgg16", "init", "loss", "evaluate"),
     hyperparameters=L2,
     dataset="cifar10",
-    slots_per_core=1,  # networks of this size fill a core or a GPU
-    slots_per_gpu=1,
+    slots_per_core=1,  # a network of this size fills a core
 )

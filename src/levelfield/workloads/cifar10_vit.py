@@ -21,5 +21,4 @@ WORKLOAD = Workload(
     hyperparameters=L2 | LABEL_SMOOTHING,
     dataset="cifar10",
     slots_per_core=1,
-    slots_per_gpu=1,
 )

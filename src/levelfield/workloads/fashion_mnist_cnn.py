@@ -17,10 +17,9 @@ WORKLOAD = Workload(
     select="valid_error",
     examples={"valid": 5_000, "test": 10_000},
     load=functools.partial(labeled_images, "fashion_mnist"),
-    **imported("levelfield.models.fashion_mnist_cnn", "init", "loss", "evaluate"),
+    **imported("levelfield.models.fashion_mnist_cnn", "init", "loss", "evaluate", "batched"),
     hyperparameters=L2,
     dataset="fashion_mnist",
-    slots_per_core=1,  # networks of this size fill a core or a GPU
-    slots_per_gpu=1,
+    slots_per_core=1,  # a network of this size fills a core
     version=2,  # version 1 used Glorot initialization
 )

@@ -69,6 +69,5 @@ WORKLOAD = Workload(
     hyperparameters=LABEL_SMOOTHING,
     dataset="imagenet",
     slots_per_core=1,
-    slots_per_gpu=1,
     version=2,  # version 1 rounded weight decay differently
 )

@@ -41,6 +41,5 @@ WORKLOAD = Workload(
     **imported("levelfield.models.lm1b_transformer", "init", "loss", "evaluate"),
     dataset="lm1b",
     slots_per_core=1,
-    slots_per_gpu=1,
     version=2,  # version 1 drew other initial weights, from the same distribution
 )

@@ -41,5 +41,4 @@ WORKLOAD = Workload(
     **imported("levelfield.models.war_and_peace_gpt", "init", "loss", "evaluate"),
     dataset="war_and_peace",
     slots_per_core=1,
-    slots_per_gpu=1,
 )

@@ -1,7 +1,8 @@
 live("best-of-k", {
-  rows: (view, { choice }, { ks }) =>
+  rows: (view, { choice }, { ks, timed }) =>
     view.shown.flatMap(optimizer => ks.map(k => ({
-      ...optimizer.fields, k, cost: drawnNumber(optimizer.cost(k)), ...estimateFields(optimizer.best(k, view[choice])),
+      ...optimizer.fields, k, cost: drawnNumber(optimizer.cost(k) * (timed ? optimizer.stepSeconds : 1)),
+      ...estimateFields(optimizer.best(k, view[choice])),
     }))),
 
   /** The ends of the metric's axis, which keep the worst optimizer's mean in sight. */

@@ -9,10 +9,20 @@ import altair as alt
 import numpy as np
 
 from levelfield.analysis.results import Results
+from levelfield.analysis.step_times import differ
 from levelfield.report import charts
 from levelfield.report.charts import Names
 from levelfield.report.columns import PERCENTILES
-from levelfield.report.figure import Figure, Panel, Part, Rows, estimate_fields, is_maximized, optimizer_names
+from levelfield.report.figure import (
+    Figure,
+    Panel,
+    Part,
+    Rows,
+    estimate_fields,
+    is_maximized,
+    optimizer_names,
+    short_number,
+)
 from levelfield.trial import Target
 
 PLACE = 100
@@ -25,7 +35,11 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     if len(steps) < 2:
         return None
     metric = study.target.metric if study.target else study.select
-    panels = [Panel(_budgets(names), _budget_rows(results, names, steps), study.select)]
+    rows = _budget_rows(results, names, steps)
+    panels = [Panel(_budgets(names, charts.step_axis("budget, steps")), rows, study.select)]
+    if differ(results.step_times):
+        timed = [row | {"seconds": short_number(row["step"] * results.step_times[row["name"]].seconds)} for row in rows]
+        panels.append(Panel(_budgets(names, _seconds_axis()), timed, study.select))
     if rows := _target_rows(results, names, metric):
         maximized = is_maximized(results.outcome(names.every[0]), metric)
         panels.append(Panel(_targets(names, maximized), rows, metric, fields=("target",)))
@@ -84,9 +98,13 @@ def _target_values(results: Results, names: Names, metric: str) -> list[float]:
     return [float(f"{outcomes[0].metrics[metric].sign * value:.3g}") for value in values]
 
 
-def _budgets(names: Names) -> Any:
-    x, y = charts.step_axis("budget, steps"), charts.metric_axis(alt.Y, "mean")
-    return charts.sweep(names, x, y, charts.metric_tooltips(*charts.ESTIMATE))
+def _budgets(names: Names, x: alt.X) -> Any:
+    return charts.sweep(names, x, charts.metric_axis(alt.Y, "mean"), charts.metric_tooltips(*charts.ESTIMATE))
+
+
+def _seconds_axis() -> alt.X:
+    axis = alt.Axis(format=",.3~g", grid=False, tickCount=5)
+    return alt.X("seconds:Q", title="budget of a trial, seconds", axis=axis)
 
 
 def _targets(names: Names, maximized: bool) -> Any:

@@ -1,8 +1,9 @@
 live("steps", {
-  rows: view => (view.shown.some(optimizer => optimizer.steps.some(Number.isFinite)) ? view.shown.map(optimizer => {
+  rows: (view, panel) => (view.shown.some(optimizer => optimizer.steps.some(Number.isFinite)) ? view.shown.map(optimizer => {
     const { probability, low, high } = optimizer.reachedBy(view.k);
+    const interval = panel.live.seconds ? optimizer.secondsInterval(view.k) : optimizer.stepsInterval(view.k);
     return {
-      ...optimizer.fields, ...intervalFields(optimizer.stepsInterval(view.k)),
+      ...optimizer.fields, ...intervalFields(interval),
       reached: drawnNumber(probability), reachedLow: drawnNumber(low), reachedHigh: drawnNumber(high),
     };
   }) : []),

@@ -1,0 +1,355 @@
+"""Measure the kernels of batched workloads on a GPU: their errors, trial-steps per second, and the best tunings.
+
+    python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
+    python benchmarks/kernels.py speed cifar10_resnet32:bfloat16:64 …     training steps with Adam, on random images
+    python benchmarks/kernels.py speed fashion_mnist_cnn:tf32+one_by_one:8      with an option of the model
+    python benchmarks/kernels.py profile cifar10_resnet32:bfloat16:16     the same, and the time of each kernel
+    python benchmarks/kernels.py tune resnet bfloat16           the network's kernels with many tunings
+    python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
+
+Several of these can be given at once, separated by a comma; then all are compiled at the same time, on all cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import importlib
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
+EXAMPLES, BATCH = 20_000, 256
+SLOTS = 16  # when tuning
+
+
+def model(workload: str) -> Any:
+    return importlib.import_module(f"levelfield.models.{workload}")
+
+
+def arguments(workload: str, slots: int) -> tuple[Any, ...]:
+    """Return what ``gradients`` takes at real shapes, with parameters away from zeros and ones."""
+    classifier = model(workload).CLASSIFIER
+    keys = jax.random.split(jax.random.key(0), slots)
+    params, state = jax.jit(jax.vmap(classifier.init))(keys)
+    params = jax.tree.map(lambda p: p + 0.02 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (slots, BATCH, *classifier.shape), dtype=np.uint8)
+    images[:, :, :6] = 0
+    labels = generator.integers(0, 10, (slots, BATCH), dtype=np.int32)
+    return params, state, (jnp.asarray(images), jnp.asarray(labels)), keys, {}
+
+
+def check(workload: str) -> Iterator[Any]:
+    """Print errors of gradients, relative to their norm, and those of XLA at the same precision."""
+    classifier = model(workload).CLASSIFIER
+    given = arguments(workload, 2)
+
+    def each(cast: Callable[[Any], Any], *given: Any) -> Any:
+        params, *rest = given
+
+        def loss(params: Any, *rest: Any) -> Any:
+            value, state = classifier.loss(cast(params), *rest)
+            return value.astype(jnp.float32), state
+
+        (losses, state), derivatives = jax.vmap(jax.value_and_grad(loss, has_aux=True))(params, *rest)
+        return losses, derivatives, state
+
+    def precise(*given: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return each(lambda params: params, *given)
+
+    ways = {"float32": precise, "XLA tf32": functools.partial(each, lambda params: params)}
+    ways |= {f"kernels {name}": model(workload).gradients(classifier, dtype) for name, dtype in DTYPES.items()}
+    compiled = {name: jax.jit(way).lower(*given).compile() for name, way in ways.items()}
+    yield
+    results = {name: jax.device_get(function(*given)) for name, function in compiled.items()}
+    losses, derivatives, state = results.pop("float32")
+    print(f"{workload}: losses {losses}")
+    for name, (other_losses, other, other_state) in results.items():
+        errors = jax.tree.map(relative_error, other, derivatives)
+        worst = sorted(jax.tree_util.tree_leaves_with_path(errors), key=lambda pair: -pair[1])[:3]
+        listed = ", ".join(f"{jax.tree_util.keystr(path)} {error:.1e}" for path, error in worst)
+        print(
+            f"{workload}, {name}: losses off by {np.abs(other_losses - losses).max():.1e}, gradients by "
+            f"{relative_error(flat(other), flat(derivatives)):.1e}, state by "
+            f"{relative_error(flat(other_state), flat(state)):.1e}; largest: {listed}",
+            flush=True,
+        )
+
+
+def flat(tree: Any) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *map(np.ravel, jax.tree.leaves(tree))])
+
+
+def relative_error(value: Any, expected: Any) -> float:
+    return float(np.linalg.norm(value - expected) / max(np.linalg.norm(expected), 1e-30))
+
+
+def training(workload: str, precision: str, slots: int, steps: int) -> tuple[Callable[..., Any], Any]:
+    """Return a function that trains all slots for some steps, and what it starts from."""
+    classifier, adam = model(workload).CLASSIFIER, optax.adam(1e-3)
+    precision, _, option = precision.partition("+")
+    gradients = model(workload).gradients(classifier, DTYPES[precision], **({option: True} if option else {}))
+    params, state, _, keys, _ = arguments(workload, slots)
+    optimizer = jax.vmap(adam.init)(params)
+    generator = np.random.default_rng(0)
+    images = jnp.asarray(generator.integers(0, 256, (EXAMPLES, *classifier.shape), dtype=np.uint8))
+    labels = jnp.asarray(generator.integers(0, 10, EXAMPLES, dtype=np.int32))
+
+    def train(held: Any, keys: jax.Array, images: jax.Array, labels: jax.Array) -> Any:
+        rows = jax.vmap(lambda key: jax.random.randint(key, (steps, BATCH), 0, EXAMPLES), out_axes=1)(keys)
+
+        def step(held: Any, now: Any) -> Any:
+            (params, state, optimizer), (rows, number) = held, now
+            fresh = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
+            losses, derivatives, state = gradients(params, state, (images[rows], labels[rows]), fresh, {})
+            updates, optimizer = jax.vmap(adam.update)(derivatives, optimizer, params)
+            return (optax.apply_updates(params, updates), state, optimizer), losses
+
+        return jax.lax.scan(step, held, (rows, jnp.arange(steps)))
+
+    return jax.jit(train, donate_argnums=0), ((params, state, optimizer), keys, images, labels)
+
+
+def speed(run: str, profiled: bool = False) -> Iterator[Any]:
+    """Print trial-steps per second: the median of several calls."""
+    workload, precision, slots = run.split(":")
+    steps = max(5, (400 if "cnn" in workload else 80) * 8 // int(slots) // 4)
+    train, (held, *rest) = training(workload, precision, int(slots), steps)
+    begun = time.perf_counter()
+    compiled = train.lower(held, *rest).compile()
+    compilation = time.perf_counter() - begun
+    yield
+
+    def once() -> None:
+        nonlocal held
+        held, losses = compiled(held, *rest)
+        seen.append(float(losses.mean()))
+
+    seen: list[float] = []
+    once()
+    times = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        once()
+        times.append(time.perf_counter() - begun)
+    rate = steps * int(slots) / statistics.median(times)
+    memory = compiled.memory_analysis()
+    print(
+        f"{run}: {rate:.0f} trial-steps/s, {1e6 / rate:.1f} µs each (compiled in {compilation:.0f} s, needs "
+        f"{memory.temp_size_in_bytes / 2**30:.1f} GiB; loss {seen[0]:.3f} → {seen[-1]:.3f})",
+        flush=True,
+    )
+    if profiled:
+        print_kernels(once, steps * int(slots))
+
+
+def print_kernels(function: Callable[[], None], trial_steps: int, most: int = 45) -> None:
+    """Print the kernels that take longest, in µs per trial-step."""
+    with tempfile.TemporaryDirectory() as folder:
+        jax.profiler.start_trace(folder)
+        function()
+        jax.profiler.stop_trace()
+        total: dict[str, float] = collections.Counter()
+        calls: dict[str, int] = collections.Counter()
+        ends: list[float] = []
+        for path in Path(folder).rglob("*.xplane.pb"):
+            for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+                lines = plane.lines if "/device:GPU" in plane.name else ()
+                for event in (event for line in lines if line.name.startswith("Stream") for event in line.events):
+                    total[event.name] += event.duration_ns
+                    calls[event.name] += 1
+                    ends += [event.start_ns, event.start_ns + event.duration_ns]
+    if not ends:
+        print("the profiler saw no kernels")
+        return
+    busy, span = sum(total.values()), max(ends) - min(ends)
+    print(f"  {busy / trial_steps / 1e3:.1f} µs busy of {span / trial_steps / 1e3:.1f} µs per trial-step")
+    for name, duration in sorted(total.items(), key=lambda pair: -pair[1])[:most]:
+        each = duration / calls[name] / 1e3
+        print(
+            f"  {duration / trial_steps / 1e3:7.2f} µs {100 * duration / busy:4.1f}% {each:8.1f} µs each  {name[:90]}"
+        )
+
+
+def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
+    """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
+    measured = {"resnet": resnet_kernels, "cnn": cnn_kernels}[network](DTYPES[precision])
+    calls = [
+        (name, function, given, options)
+        for name, function, given, several in measured
+        if kinds in name
+        for options in several
+    ]
+
+    def compile_one(call: tuple[Any, ...]) -> Any:
+        _, function, given, options = call
+        try:
+            return functools.partial(function.lower(*given, **options).compile(), *given)
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:80]!r}"
+
+    with ThreadPoolExecutor(16) as pool:
+        compiled = list(pool.map(compile_one, calls))
+    yield
+    found: dict[str, list[Any]] = collections.defaultdict(list)
+    expected: dict[str, Any] = {}
+    for (name, *_, options), function in zip(calls, compiled, strict=True):
+        if isinstance(function, str):
+            print(f"{precision} {name} {options['tuning']}: {function}")
+            continue
+        try:
+            result = jax.tree.leaves(function())[0].astype(jnp.float32)
+            difference = float(jnp.abs(result - expected.setdefault(name, result)).max() / jnp.abs(result).max())
+            found[name].append((timed(function) / SLOTS, options["tuning"], difference))
+        except Exception as error:
+            print(f"{precision} {name} {options['tuning']}: {type(error).__name__}: {str(error)[:80]!r}")
+    for name, results in found.items():
+        for duration, tuning, difference in sorted(results)[:6]:
+            print(f"{precision} {name}: {1e6 * duration:6.2f} µs, off by {difference:.0e}, {short(tuning)}", flush=True)
+        slowest = max(results)
+        print(f"{precision} {name}: {1e6 * slowest[0]:6.2f} µs, slowest of {len(results)}: {short(slowest[1])}")
+
+
+def short(tuning: Any) -> str:
+    """Return a tuning as code, without its defaults."""
+    defaults = type(tuning)()._asdict()
+    return ", ".join(f"{key}={value}" for key, value in tuning._asdict().items() if value != defaults[key])
+
+
+def normal(number: int, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    return jax.random.normal(jax.random.key(number), shape).astype(dtype)
+
+
+def resnet_kernels(dtype: Any) -> Iterator[Any]:
+    """Yield (name, function, arguments, options) of each kernel of ResNet-32."""
+    from levelfield.kernels import convolution as kernels
+
+    for inputs, outputs, stride in ((16, 16, 1), (32, 32, 1), (64, 64, 1), (16, 64, 2), (32, 128, 2), (4, 16, 1)):
+        side = 512 // max(inputs, 16)
+        x = normal(0, (SLOTS, BATCH, side, side, inputs), dtype)
+        dy = normal(1, (SLOTS, BATCH, side // stride, side // stride, outputs), dtype)
+        kernel = normal(2, (SLOTS, 3, 3, inputs, outputs)) / 12
+        normalization = kernels.Normalization(*jnp.abs(normal(3, (4, SLOTS, inputs))))
+        for function, given in (
+            (kernels.convolution, (x, kernel)),
+            (kernels.input_gradient, (dy, kernel, x, normalization)),
+            (kernels.kernel_gradient, (x, dy)),
+        ):
+            kind = function.__name__
+            if inputs > 4:
+                several = list(candidates(kind, 3, inputs, outputs, stride))
+            else:
+                several = [tuning for tuning in candidates(kind, 3, 16, 16, 1) if tuning.group[1] == 2]
+            if inputs > 4 or kind != "input_gradient":
+                options = [{"stride": stride, "tuning": tuning} for tuning in several]
+                yield f"{kind} {inputs}→{outputs}", function, given, options
+
+
+def cnn_kernels(dtype: Any) -> Iterator[Any]:
+    """Yield (name, function, arguments, options) of each kernel of Simple CNN."""
+    from levelfield.kernels import convolution
+    from levelfield.kernels import pooled_convolution as kernels
+    from levelfield.kernels.windowed_products import Tuning
+
+    images, pooled = normal(0, (SLOTS, BATCH, 28, 28, 1), dtype), normal(1, (SLOTS, BATCH, 14, 14, 32), dtype)
+    first, second = normal(2, (SLOTS, 5, 5, 1, 32)) / 5, normal(3, (SLOTS, 5, 5, 32, 64)) / 28
+    winners = (1 << jax.random.randint(jax.random.key(4), pooled.shape, 0, 4)).astype(jnp.int8)
+    dy, biases = normal(5, (SLOTS, BATCH, 14, 14, 64), dtype), jnp.zeros((SLOTS, 64))
+    pixels = [
+        Tuning((2, 2), rows=rows, run=64, tiles=tiles, warps=warps)
+        for rows, tiles, warps in itertools.product((32, 64, 128), (1, 4), (2, 4, 8))
+    ]
+    gradients = [
+        Tuning((2, 2), rows=rows, run=64, window_rows=8, parts=parts, warps=warps, stages=stages)
+        for rows, parts, warps, stages in itertools.product((32, 64, 128), (16, 49), (2, 4, 8), (1, 3))
+    ]
+    for name, function, given, several in (
+        ("first forward", kernels.pooled_convolution, (images, first, biases[:, :32]), pixels),
+        ("first kernel_gradient", kernels.first_kernel_gradient, (images, pooled, winners), gradients),
+        (
+            "forward",
+            kernels.pooled_convolution,
+            (pooled, second, biases),
+            [t for t in candidates("convolution", 5, 32, 64, 1) if t.group in ((2, 1), (2, 2))],
+        ),
+        ("input_gradient", kernels.input_gradient, (dy, second), candidates("input_gradient", 5, 32, 64, 1)),
+    ):
+        yield name, function, given, [{"tuning": tuning} for tuning in several]
+    options = [{"size": 5, "tuning": tuning} for tuning in candidates("kernel_gradient", 5, 32, 64, 1)]
+    yield "kernel_gradient", convolution.kernel_gradient, (pooled, dy), options
+
+
+def timed(function: Callable[[], Any], calls: int = 6) -> float:
+    jax.block_until_ready(function())
+    begun = time.perf_counter()
+    jax.block_until_ready([function() for _ in range(calls)])
+    return (time.perf_counter() - begun) / calls
+
+
+def candidates(kind: str, size: int, inputs: int, outputs: int, stride: int) -> Iterator[Any]:
+    """Yield tunings worth a trial: those whose tiles fit into registers."""
+    from levelfield.kernels.windowed_products import Tuning
+
+    if kind == "input_gradient":
+        inputs, outputs = outputs, inputs
+    groups = [(1, 1), (1, 2), (2, 1), (2, 2)] if stride == 1 else [(2, 2)] if kind == "input_gradient" else [(1, 1)]
+    if size == 3 and stride == 1:
+        groups.remove((2, 1))
+    for group, rows, warps in itertools.product(groups, (32, 64, 128, 256), (4, 8)):
+        features = group[0] * group[1] * outputs
+        height, window = (2, 2) if stride == 2 and kind == "input_gradient" else (side - 1 + size for side in group)
+        run = min(1 << (window.bit_length() - 1), max(1, 256 // inputs))
+        if kind == "kernel_gradient":
+            for held, stages in itertools.product({1, 2, height}, (1, 3)):
+                sums = held * window * inputs * features  # numbers in registers
+                if rows <= 64 and height % held == 0 and sums <= 8192 * warps <= max(8192 * 4, 4 * sums):
+                    yield Tuning(group, rows, 1, run, warps, stages, window_rows=held)
+        elif rows >= 64 and 1024 * warps <= rows * features <= 4096 * warps and features <= 256:
+            if size == 3:
+                yield Tuning(group, rows, 1, run, warps, 1)
+                if height * window * inputs * features <= 2**15:
+                    yield Tuning(group, rows, 4, run, warps, 1)
+                yield Tuning(group, rows, 1, run, warps, 3, unrolled=False)
+            else:
+                for length, stages in itertools.product({1, run}, (1, 3)):
+                    yield Tuning(group, rows, 1, length, warps, stages, unrolled=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="+", help="as above, separated by commas")
+    given = " ".join(parser.parse_args().jobs)
+    jobs: list[Iterator[Any]] = []
+    for kind, *rest in (part.split() for part in given.split(",")):
+        functions = {"check": check, "speed": speed, "profile": functools.partial(speed, profiled=True)}
+        jobs += [tune(*rest)] if kind == "tune" else [functions[kind](one) for one in rest]
+    print(f"{jax.local_devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
+
+    def advance(job: Iterator[Any]) -> None:
+        try:
+            next(job, None)
+        except Exception as error:
+            print(f"failed: {type(error).__name__}: {str(error)[:600]}", flush=True)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(advance, jobs))  # compile all
+    for job in jobs:
+        advance(job)  # measure one after the other
+
+
+if __name__ == "__main__":
+    main()

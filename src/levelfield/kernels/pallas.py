@@ -1,0 +1,136 @@
+"""Where kernels run, and how they are called: all that depends on the toolchain or its version is in this module.
+
+The kernels are written in Pallas and compiled by its Triton backend. It comes with JAX, so users install nothing else
+and need no CUDA compiler; it runs on every NVIDIA GPU since Ampere; and Pallas interprets kernels on a CPU, which tests
+them without a GPU. JAX 0.11 calls this backend deprecated and will remove it some day. The other ways were worse when
+this was decided: Mosaic GPU, the newer backend of Pallas, asks kernels to manage shared memory and barriers, for
+Hopper and later; jax-triton is one more dependency that must match JAX's version, and cannot interpret; CUDA by way
+of JAX's foreign function interface needs a compiler at installation. When the backend is gone, ``available`` is false
+and training takes the plain way through XLA.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from levelfield.errors import UsageError
+
+try:
+    from jax.experimental import pallas
+    from jax.experimental.pallas import triton
+except ImportError:  # a JAX that no longer has, or not yet, this backend
+    triton = None  # type: ignore[assignment]
+
+VARIABLE = "LEVELFIELD_KERNELS"
+_OLDEST = (8, 0)  # compute capability of Ampere: bfloat16 and TF32
+
+
+def available() -> bool:
+    """Return whether kernels can be compiled for the default device."""
+    return not unavailable_because()
+
+
+def unavailable_because() -> str:
+    """Return why kernels cannot be used, or an empty string if they can."""
+    if not _wanted():
+        return f"{VARIABLE} is off"
+    if jax.default_backend() != "gpu":
+        return "there is no GPU"
+    if triton is None:
+        return f"JAX {jax.__version__} does not have Pallas's Triton backend"
+    device = jax.local_devices()[0]
+    try:
+        major, minor = map(int, device.compute_capability.split("."))
+    except (AttributeError, ValueError):  # AMD's GPUs have other names
+        return f"the kernels are for NVIDIA's GPUs, this is {device.device_kind}"
+    if (major, minor) < _OLDEST:
+        return f"{device.device_kind} has compute capability {major}.{minor}, the kernels need at least 8.0"
+    return ""
+
+
+def note() -> str:
+    """Return a line for the user if there is a GPU but kernels cannot be used on it; otherwise an empty string."""
+    reason = unavailable_because() if jax.default_backend() == "gpu" else ""
+    return f"training without levelfield's own GPU kernels, which is slower: {reason}" if reason else ""
+
+
+def _wanted() -> bool:
+    value = os.environ.get(VARIABLE, "on")
+    if value not in ("on", "off"):
+        raise UsageError(f"{VARIABLE} = {value!r}: expected 'on' or 'off'")
+    return value == "on"
+
+
+def interpreted() -> bool:
+    """Return whether kernels are interpreted: on a CPU, for tests."""
+    return jax.default_backend() == "cpu"
+
+
+def call(
+    kernel: Callable[..., None],
+    *,
+    grid: tuple[int, ...],
+    out_shape: Any,
+    name: str,
+    warps: int,
+    stages: int = 1,
+    in_specs: Sequence[Any] | None = None,
+    out_specs: Any = None,
+) -> Callable[..., Any]:
+    """Return the function of arrays that runs a kernel; ``warps`` and ``stages`` tune its compilation."""
+    specs = {} if in_specs is None else {"in_specs": in_specs, "out_specs": out_specs}
+    how: dict[str, Any] = (
+        {"interpret": True}
+        if interpreted()
+        else {"compiler_params": triton.CompilerParams(num_warps=warps, num_stages=stages)}
+    )
+    called: Callable[..., Any] = pallas.pallas_call(kernel, grid=grid, out_shape=out_shape, name=name, **specs, **how)
+    return called
+
+
+def slot_of(*shape: int, within: int | None = None) -> Any:
+    """Return the specification of an array with a leading axis of slots, of which each program sees its own slot.
+
+    With ``within``, each slot has several arrays of this shape, of which the program sees the one of this number.
+    """
+    inner = [0] * len(shape)
+    if within is None:
+        return pallas.BlockSpec((None, *shape), lambda slot: (slot, *inner))
+    return pallas.BlockSpec((None, None, *shape), lambda slot: (slot, within, *inner))
+
+
+# What kernels are made of. Names that JAX moves or removes are replaced here.
+
+
+def load(reference: Any, mask: jax.Array) -> jax.Array:
+    """Load numbers, and zeros where the mask is false."""
+    return triton.load(reference, mask=mask, other=jnp.zeros((), reference.dtype))
+
+
+def store(reference: Any, values: jax.Array, mask: jax.Array) -> None:
+    """Store numbers where the mask is true, in the type of the array."""
+    triton.store(reference, values.astype(reference.dtype), mask=mask)
+
+
+def dot(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
+    """Multiply matrices, the second one transposed or not. Sums are in float32; factors in float32 become TF32."""
+    return triton.dot(a, b, trans_b=transposed, precision=jax.lax.Precision.DEFAULT)
+
+
+def part(start: int, size: int) -> Any:
+    """Return a slice of a reference."""
+    return pallas.ds(start, size)
+
+
+def tanh(x: jax.Array) -> jax.Array:
+    """Return the hyperbolic tangent; on a GPU by its own instruction, whose relative error is at most 2⁻¹¹."""
+    return jnp.tanh(x) if interpreted() else triton.approx_tanh(x)
+
+
+def sigmoid(x: jax.Array) -> jax.Array:
+    return 0.5 * tanh(0.5 * x) + 0.5

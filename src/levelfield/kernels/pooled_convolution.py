@@ -1,0 +1,187 @@
+"""Convolutions of many trials at once, followed by 2×2 max pooling, bias and ReLU, in one kernel.
+
+The result of the convolution, which is four times as large as the pooled one, is never stored. For the gradient, four
+bits per pooled output say which of its window's outputs reached the maximum; all are zero where ReLU is inactive.
+
+Each function has a reference beside it, in XLA. For shapes, see ``convolution``; heights and widths must be even.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from levelfield.kernels import convolution, pallas
+from levelfield.kernels.convolution import convolve
+from levelfield.kernels.windowed_products import Layout, Tile, Tuning, gradient, output_places, product
+from levelfield.kernels.windows import Axis, backward_axis, forward_axis, padded
+
+_PIXELS = 8  # the side of a window of images with one channel
+
+
+@functools.partial(jax.jit, static_argnames="tuning")
+def pooled_convolution(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array, *, tuning: Tuning | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Return relu(maximum + bias) and, as bytes of the same shape, the bits of the outputs that are the maximum.
+
+    Bit 2 · row + column is that of an output's place in its window.
+    """
+    slots, images, height, width, _ = x.shape
+    features = kernel.shape[-1]
+    tuning = tuning or _tuning("forward", x)
+    layout, x = _layout(x, kernel, tuning)
+    per_row = layout.columns.group / 2  # pooling windows per row of the product
+
+    def finish(products: jax.Array, tile: Tile, refs: Sequence[Any]) -> Sequence[jax.Array]:
+        bias_ref, out_ref, winners_ref = refs
+        count = int(tuning.rows * per_row)
+        windows = products.reshape(count, 4, features)
+        # Outputs are in the order row, column if the group is the window. Otherwise groups are two columns.
+        place = jnp.arange(4, dtype=jnp.int32)
+        place = place if per_row == 1 else 2 * (place & 1) + (place >> 1)
+        largest = jnp.max(windows, axis=1)
+        active = largest + bias_ref[tile.slot, :][None, :] > 0
+        bits = jnp.sum(jnp.where(windows == largest[:, None, :], (1 << place)[None, :, None], 0), axis=1)
+        window = (tile.first if per_row == 1 else lax.div(tile.first, 2)) + jnp.arange(count, dtype=jnp.int32)
+        total = images * height * width // 4
+        feature = jnp.arange(features, dtype=jnp.int32)
+        at = (tile.slot * total + window)[:, None] * features + feature[None, :]
+        mask = jnp.broadcast_to((window < total)[:, None], at.shape)
+        pallas.store(out_ref.at[at], jnp.maximum(largest + bias_ref[tile.slot, :][None, :], 0.0), mask)
+        pallas.store(winners_ref.at[at], jnp.where(active, bits, 0), mask)
+        return ()
+
+    size = slots * images * (height // 2) * (width // 2) * features
+    outputs = [jax.ShapeDtypeStruct((size,), x.dtype), jax.ShapeDtypeStruct((size,), jnp.int8)]
+    name = f"pooled_convolution_{layout.input[2]}_{features}"
+    out, winners = product(name, x, kernel, layout, [bias], outputs, finish, 0, tuning)
+    shape = (slots, images, height // 2, width // 2, features)
+    return out.reshape(shape), winners.reshape(shape)
+
+
+def pooled_convolution_reference(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = convolve(x, kernel.astype(x.dtype), 1)
+    slots, images, height, width, features = y.shape
+    windows = y.reshape(slots, images, height // 2, 2, width // 2, 2, features)
+    largest = windows.max((3, 5))
+    place = jnp.arange(4).reshape(2, 1, 2, 1)
+    bits = jnp.where(windows == largest[:, :, :, None, :, None], 1 << place, 0).sum((3, 5))
+    out = jax.nn.relu(largest + bias[:, None, None, None])
+    return out.astype(x.dtype), jnp.where(out > 0, bits, 0).astype(jnp.int8)
+
+
+def spread(d: jax.Array, winners: jax.Array) -> jax.Array:
+    """Return the gradient with respect to the convolution's result, in equal parts if several are the maximum."""
+    slots, images, height, width, features = d.shape
+    bits = winners[:, :, :, None, :, None]
+    won = (bits >> jnp.arange(4, dtype=jnp.int8).reshape(2, 1, 2, 1)) & 1
+    share = d.astype(jnp.float32) / jnp.maximum(jax.lax.population_count(winners), 1)
+    y = jnp.where(won == 1, share[:, :, :, None, :, None], 0).astype(d.dtype)
+    return y.reshape(slots, images, 2 * height, 2 * width, features)
+
+
+@functools.partial(jax.jit, static_argnames="tuning")
+def input_gradient(dy: jax.Array, kernel: jax.Array, *, tuning: Tuning | None = None) -> jax.Array:
+    """Return the gradient with respect to a convolution's input from that with respect to its result."""
+    slots, images, height, width, _ = dy.shape
+    channels = kernel.shape[3]
+    tuning = (tuning or _tuning("input_gradient", dy)).fitted(height, width)
+    axes = (backward_axis(kernel.shape[1], 1, group) for group in tuning.group)
+    layout = Layout(slots, images, dy.shape[2:], (height, width, channels), *axes)
+
+    def finish(products: jax.Array, tile: Tile, refs: Sequence[Any]) -> Sequence[jax.Array]:
+        at, mask = output_places(layout, tile)
+        pallas.store(refs[0].at[at], products, mask)
+        return ()
+
+    outputs = [jax.ShapeDtypeStruct((slots * images * height * width * channels,), dy.dtype)]
+    name = f"pooled_input_gradient_{channels}_{dy.shape[-1]}"
+    (dx,) = product(name, dy, kernel.swapaxes(3, 4), layout, [], outputs, finish, 0, tuning)
+    return dx.reshape(*dy.shape[:4], channels)
+
+
+def input_gradient_reference(dy: jax.Array, kernel: jax.Array) -> jax.Array:
+    x = jax.ShapeDtypeStruct((*dy.shape[:4], kernel.shape[3]), jnp.float32)
+    transpose = jax.linear_transpose(lambda x: convolve(x, kernel.astype(dy.dtype).astype(jnp.float32), 1), x)
+    return transpose(dy.astype(jnp.float32))[0].astype(dy.dtype)
+
+
+def kernel_gradient(x: jax.Array, dy: jax.Array, *, size: int = 5) -> jax.Array:
+    """Return the gradient with respect to the kernel from that with respect to the convolution's result."""
+    return convolution.kernel_gradient(x, dy, size=size, tuning=_tuning("kernel_gradient", x))
+
+
+@functools.partial(jax.jit, static_argnames=("size", "tuning"))
+def first_kernel_gradient(
+    x: jax.Array, d: jax.Array, winners: jax.Array, *, size: int = 5, tuning: Tuning | None = None
+) -> jax.Array:
+    """Return the gradient with respect to the kernel from that with respect to the pooled outputs.
+
+    It is ``kernel_gradient(x, spread(d, winners))`` without storing what is spread, for images with one channel.
+    """
+    features = d.shape[-1]
+    tuning = tuning or _tuning("kernel_gradient", x)
+    kernel = jax.ShapeDtypeStruct((len(x), size, size, 1, features), x.dtype)
+    layout, x = _layout(x, kernel, tuning)
+
+    def load(tile: Tile, refs: Sequence[Any]) -> jax.Array:
+        d_ref, winners_ref, _ = refs
+        window = tile.slot * layout.groups + tile.first + jnp.arange(tuning.rows, dtype=jnp.int32)
+        at = window[:, None] * features + jnp.arange(features, dtype=jnp.int32)[None, :]
+        mask = jnp.broadcast_to(tile.inside[:, None], at.shape)
+        bits = pallas.load(winners_ref.at[at], mask).astype(jnp.int32)
+        count = (bits & 1) + ((bits >> 1) & 1) + ((bits >> 2) & 1) + ((bits >> 3) & 1)
+        share = pallas.load(d_ref.at[at], mask).astype(jnp.float32) / jnp.maximum(count, 1).astype(jnp.float32)
+        won = (bits[:, None, :] >> jnp.arange(4, dtype=jnp.int32)[None, :, None]) & 1
+        spread = jnp.where(won == 1, jnp.broadcast_to(share[:, None, :], won.shape), 0.0)
+        return spread.reshape(tuning.rows, 4 * features).astype(x.dtype)
+
+    operands = [d.reshape(-1), winners.reshape(-1)]
+    return gradient(f"first_kernel_gradient_{features}", x, layout, operands, load, tuning)
+
+
+def _layout(x: jax.Array, kernel: Any, tuning: Tuning) -> tuple[Layout, jax.Array]:
+    """Return the layout of a pooled convolution, and its images: padded if they have one channel.
+
+    A row of such an image is too short for a product. Its windows are enlarged to a power of two and taken whole, so
+    they must not leave the image.
+    """
+    slots, images, *shape = x.shape
+    axes: list[Axis] = [forward_axis(kernel.shape[1], 1, group) for group in tuning.group]
+    output = (shape[0], shape[1], kernel.shape[-1])
+    if shape[2] == 1:
+        axes = [padded(axis, _PIXELS) for axis in axes]
+        before = -axes[0].start
+        x = jnp.pad(x, ((0, 0), (0, 0), *[(before, _PIXELS - 2 - before)] * 2, (0, 0)))
+        axes = [axis._replace(start=0) for axis in axes]
+    return Layout(slots, images, x.shape[2:], output, *axes), x
+
+
+def _tuning(kind: str, x: jax.Array) -> Tuning:
+    """Return the tuning of a kernel of this kind and size."""
+    table = _BF16 if x.dtype == jnp.bfloat16 else _FLOAT32
+    return table[kind, x.shape[-1] == 1]
+
+
+# (kind, whether images have one channel) → tuning. These fit into an H200's registers; benchmarks/kernels.py times
+# others.
+_BF16 = {
+    ("forward", True): Tuning((2, 2), rows=64, run=64),
+    ("forward", False): Tuning((2, 2), rows=64, run=2, warps=8, unrolled=False),
+    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, warps=8, unrolled=False),
+    ("kernel_gradient", True): Tuning((2, 2), rows=64, run=64, window_rows=8, parts=49),
+    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, warps=8, stages=3),
+}
+_FLOAT32 = {
+    ("forward", True): Tuning((2, 2), rows=64, run=64),
+    ("forward", False): Tuning((2, 1), rows=128, run=2, warps=8, unrolled=False),
+    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, warps=8, unrolled=False),
+    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, window_rows=8, parts=49),
+    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, warps=8, stages=3),
+}

@@ -1,0 +1,302 @@
+"""The recurrence of an LSTM layer, with dropout of its outputs, for all slots at once.
+
+XLA runs a scan as several kernels per time step and writes the state to memory between them. Here, one program runs all
+time steps of a trial: the state stays in registers, and as many recurrent weights as fit stay in shared memory.
+
+Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise``, of which this layer
+uses ``noise[:, layer]``, and ``drop`` say which outputs are dropped, as in ``levelfield.kernels.dropout``.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from levelfield.kernels import pallas
+from levelfield.kernels.dropout import dropped
+from levelfield.kernels.products import weight_gradient
+
+State = tuple[jax.Array, jax.Array]  # h and c, (slots, batch, units), in float32
+
+
+class Tuning(NamedTuple):
+    """How a kernel is compiled."""
+
+    warps: int = 8
+    resident: int = 4  # gates whose recurrent weights stay in shared memory; the others' are loaded in every step
+    early: bool = False  # load what a step needs before its products, which takes more registers
+    sums: bool = False  # backward: add up the bias's gradient in the kernel
+    carried: bool = False  # backward: keep c from one step to the next instead of loading it twice
+
+
+# What was fastest on an H200.
+_FORWARD = {"bfloat16": Tuning(warps=16, early=True), "float32": Tuning(resident=2)}
+_BACKWARD = {"bfloat16": Tuning(), "float32": Tuning(resident=2)}
+
+
+def reference(
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
+) -> tuple[jax.Array, State]:
+    """Return what ``recurrence`` returns, as plain JAX computes it."""
+
+    def one(projected: Any, recurrent: Any, bias: Any, start: Any, noise: Any) -> Any:
+        def cell(state: State, x: jax.Array) -> tuple[State, jax.Array]:
+            h, c = state
+            i, f, g, o = jnp.split(x + h @ recurrent + bias, 4, axis=-1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        end, outputs = jax.lax.scan(cell, start, projected)
+        return dropped(outputs, noise, drop), end
+
+    return jax.vmap(one)(projected, recurrent, bias, start, noise[:, layer])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def recurrence(
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
+) -> tuple[jax.Array, State]:
+    """Return the outputs after dropout, (slots, time, batch, units), and the state after the last step.
+
+    ``projected`` is the inputs' share of the gates, (slots, time, batch, 4 units); its type, float32 or bfloat16, is
+    that of the products and of the outputs. ``recurrent`` is (slots, units, 4 units), ``bias`` (slots, 4 units); they
+    and their gradients are in float32. The number of units must be a power of two, at least 16. States pass no
+    gradient: the start has none, and that of the end is ignored.
+    """
+    return _forward(projected, recurrent, bias, start, noise, layer, drop)[0]
+
+
+def _forward(
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
+) -> tuple[Any, Any]:
+    outputs, end, kept = forward(projected, recurrent, bias, start, noise, layer, drop)
+    return (outputs, end), (recurrent, noise, *kept)
+
+
+def _backward(layer: int, drop: int, residuals: Any, derivatives: Any) -> tuple[Any, ...]:
+    recurrent, noise, hidden, gates, cells = residuals
+    dprojected, dbias = backward(derivatives[0], recurrent, noise, gates, cells, layer, drop)
+    return dprojected, weight_gradient(hidden, dprojected), dbias, None, None
+
+
+recurrence.defvjp(_forward, _backward)
+
+
+def forward(
+    projected: jax.Array,
+    recurrent: jax.Array,
+    bias: jax.Array,
+    start: State,
+    noise: jax.Array,
+    layer: int,
+    drop: int,
+    tuning: Tuning | None = None,
+) -> tuple[jax.Array, State, tuple[jax.Array, jax.Array, jax.Array]]:
+    """Return the outputs, the state at the end, and what the gradient needs.
+
+    That is h before each step, the gates, and c before each step and after the last one.
+    """
+    tuning = tuning or _FORWARD[projected.dtype.name]
+    slots, time, batch, width = projected.shape
+    units, dtype = width // 4, projected.dtype
+    if units < 16 or units & (units - 1):
+        raise ValueError(f"{units} units: expected a power of two, at least 16")
+    per_step, state = (time, batch, units), (batch, units)
+    weights = recurrent.astype(dtype)
+    by_rows = dtype == jnp.float32  # a product in TF32 wants its second factor so
+    if by_rows:
+        weights = weights.swapaxes(1, 2)
+    arguments = (projected, weights, bias, *start)
+    results = [
+        (per_step, dtype),
+        (per_step, dtype),
+        ((time, batch, width), dtype),
+        ((time + 1, batch, units), dtype),
+        (state, jnp.float32),
+        (state, jnp.float32),
+    ]
+    outputs, hidden, gates, cells, h, c = pallas.call(
+        functools.partial(_forward_kernel, drop, tuning, by_rows),
+        grid=(slots,),
+        in_specs=[*(pallas.slot_of(*array.shape[1:]) for array in arguments), pallas.slot_of(*per_step, within=layer)],
+        out_specs=[pallas.slot_of(*shape) for shape, _ in results],
+        out_shape=[jax.ShapeDtypeStruct((slots, *shape), dtype) for shape, dtype in results],
+        name="lstm_forward",
+        warps=tuning.warps,
+    )(*arguments, noise)
+    return outputs, (h, c), (hidden, gates, cells)
+
+
+def _forward_kernel(
+    drop: int,
+    tuning: Tuning,
+    by_rows: bool,
+    projected: Any,
+    recurrent: Any,
+    bias: Any,
+    h0: Any,
+    c0: Any,
+    noise: Any,
+    outputs: Any,
+    hidden: Any,
+    gates: Any,
+    cells: Any,
+    h_end: Any,
+    c_end: Any,
+) -> None:
+    time, _, units = outputs.shape
+    weights = _Weights(recurrent, units, by_rows=by_rows, resident=tuning.resident)
+
+    def step(t: jax.Array, state: State) -> State:
+        h, c = state
+        early = [_load(projected, t, gate=k) for k in range(4)] if tuning.early else []
+
+        def activation(k: int) -> jax.Array:
+            own = early[k] if early else _load(projected, t, gate=k)
+            offset = bias[pallas.part(k * units, units)][None, :]
+            return own.astype(jnp.float32) + offset + pallas.dot(h, weights[k], transposed=by_rows)
+
+        _store(hidden, t, h)
+        _store(cells, t, c)
+        i, f = pallas.sigmoid(activation(0)), pallas.sigmoid(activation(1))
+        g, o = pallas.tanh(activation(2)), pallas.sigmoid(activation(3))
+        c = f * c + i * g
+        output = o * pallas.tanh(c)
+        for k, value in enumerate((i, f, g, o)):
+            _store(gates, t, value, gate=k)
+        _store(outputs, t, dropped(output, _load(noise, t).astype(jnp.int32), drop))
+        return output.astype(h.dtype), c
+
+    h, c = jax.lax.fori_loop(0, time, step, (_load(h0).astype(projected.dtype), _load(c0)))
+    _store(cells, time, c)
+    _store(h_end, None, h)
+    _store(c_end, None, c)
+
+
+def backward(
+    doutputs: jax.Array,
+    recurrent: jax.Array,
+    noise: jax.Array,
+    gates: jax.Array,
+    cells: jax.Array,
+    layer: int,
+    drop: int,
+    tuning: Tuning | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Return the loss's derivatives with respect to the projected inputs and the bias."""
+    tuning = tuning or _BACKWARD[doutputs.dtype.name]
+    slots, time, batch, units = doutputs.shape
+    arguments = (doutputs, recurrent.astype(doutputs.dtype), gates, cells)
+    results = [((time, batch, 4 * units), doutputs.dtype)]
+    if tuning.sums:
+        results.append(((4 * units,), jnp.dtype(jnp.float32)))
+    dprojected, *sums = pallas.call(
+        functools.partial(_backward_kernel, drop, tuning),
+        grid=(slots,),
+        in_specs=[
+            *(pallas.slot_of(*array.shape[1:]) for array in arguments),
+            pallas.slot_of(*doutputs.shape[1:], within=layer),
+        ],
+        out_specs=[pallas.slot_of(*shape) for shape, _ in results],
+        out_shape=[jax.ShapeDtypeStruct((slots, *shape), dtype) for shape, dtype in results],
+        name="lstm_backward",
+        warps=tuning.warps,
+    )(*arguments, noise)
+    return dprojected, sums[0] if sums else dprojected.sum((1, 2), dtype=jnp.float32)
+
+
+def _backward_kernel(
+    drop: int,
+    tuning: Tuning,
+    doutputs: Any,
+    recurrent: Any,
+    gates: Any,
+    cells: Any,
+    noise: Any,
+    dprojected: Any,
+    *dbias: Any,
+) -> None:
+    time, batch, units = doutputs.shape
+    weights = _Weights(recurrent, units, by_rows=False, resident=tuning.resident)
+
+    def step(number: jax.Array, carry: Any) -> Any:
+        dh, dc, sums, after = carry
+        t = time - 1 - number
+        own, random = _load(doutputs, t), _load(noise, t)
+        after = after[0] if after else _load(cells, t + 1)
+        early = [_load(gates, t, gate=k) for k in range(4)] + [_load(cells, t)] if tuning.early else []
+        product, new_sums = jnp.zeros_like(dh), list(sums)
+
+        def gate(k: int) -> jax.Array:
+            return (early[k] if early else _load(gates, t, gate=k)).astype(jnp.float32)
+
+        def finish(k: int, derivative: jax.Array) -> jax.Array:
+            """Store a gate's derivative; return its share of that of the state before."""
+            if new_sums:
+                new_sums[k] = new_sums[k] + derivative.sum(0)
+            rounded = derivative.astype(doutputs.dtype)
+            _store(dprojected, t, rounded, gate=k)
+            return pallas.dot(rounded, weights[k], transposed=True)
+
+        # One gate after the other, so that few numbers are alive at a time.
+        dh = dh + dropped(own.astype(jnp.float32), random.astype(jnp.int32), drop)
+        squashed = pallas.tanh(after.astype(jnp.float32))
+        o = gate(3)
+        dc = dc + dh * o * (1 - squashed * squashed)
+        product += finish(3, dh * squashed * o * (1 - o))
+        i, g = gate(0), gate(2)
+        product += finish(2, dc * i * (1 - g * g))
+        product += finish(0, dc * g * i * (1 - i))
+        f, before = gate(1), early[4] if early else _load(cells, t)
+        product += finish(1, dc * before.astype(jnp.float32) * f * (1 - f))
+        return product, dc * f, tuple(new_sums), (before,) if tuning.carried else ()
+
+    zero = jnp.zeros((_rows(batch), units), jnp.float32)
+    last = (_load(cells, time),) if tuning.carried else ()
+    start = (zero, zero, (jnp.zeros(units, jnp.float32),) * (4 if dbias else 0), last)
+    _, _, sums, _ = jax.lax.fori_loop(0, time, step, start)
+    for k, total in enumerate(sums):
+        dbias[0][pallas.part(k * units, units)] = total
+
+
+class _Weights:
+    """The recurrent weights of each gate, of which the first ``resident`` are loaded once."""
+
+    def __init__(self, reference: Any, units: int, *, by_rows: bool, resident: int) -> None:
+        self._reference, self._units, self._by_rows = reference, units, by_rows
+        self._held = [self._load(gate) for gate in range(resident)]
+
+    def _load(self, gate: int) -> jax.Array:
+        these = pallas.part(gate * self._units, self._units)
+        return self._reference[these, :] if self._by_rows else self._reference[:, these]
+
+    def __getitem__(self, gate: int) -> jax.Array:
+        return self._held[gate] if gate < len(self._held) else self._load(gate)
+
+
+def _rows(batch: int) -> int:
+    """Return the number of rows of a tile that holds a batch: tiles have powers of two, and products at least 16."""
+    return max(16, 1 << (batch - 1).bit_length())
+
+
+def _tile(reference: Any, t: Any, gate: int) -> tuple[Any, jax.Array]:
+    """Return the place of one time step's numbers (of one gate), (rows, units), and which of the rows exist."""
+    batch, width = reference.shape[-2:]
+    units = width // 4 if gate >= 0 else width
+    shape = (_rows(batch), units)
+    row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    column = jax.lax.broadcasted_iota(jnp.int32, shape, 1) + max(gate, 0) * units
+    return reference.at[(row, column) if t is None else (t, row, column)], row < batch
+
+
+def _load(reference: Any, t: Any = None, *, gate: int = -1) -> jax.Array:
+    return pallas.load(*_tile(reference, t, gate))
+
+
+def _store(reference: Any, t: Any, values: jax.Array, *, gate: int = -1) -> None:
+    place, exists = _tile(reference, t, gate)
+    pallas.store(place, values, exists)

@@ -1,0 +1,89 @@
+"""The "Simple CNN" of many trials at once, on kernels for a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from levelfield.kernels.pooled_convolution import (
+    first_kernel_gradient,
+    input_gradient,
+    kernel_gradient,
+    pooled_convolution,
+    spread,
+)
+from levelfield.models.layers import max_pool
+
+
+def forward(
+    params: Any, state: Any, images: jax.Array, *, dtype: Any, one_by_one: bool = False
+) -> tuple[jax.Array, Any]:
+    """Return the logits (slots, examples, classes) and the state, which stays empty.
+
+    The second convolution is by cuDNN, ``one_by_one``, or by our kernels.
+    """
+    second = layer_one_by_one if one_by_one else pooled_layer
+    x = pooled_first_layer(images.astype(dtype), params["Conv_0"]["kernel"], params["bias_0"])
+    x = second(x, params["Conv_1"]["kernel"], params["bias_1"])
+    x = jax.nn.relu(_dense(x.reshape(*x.shape[:2], -1), params["Dense_0"])).astype(dtype)
+    return _dense(x, params["Dense_1"]), state
+
+
+def _dense(x: jax.Array, params: Any) -> jax.Array:
+    kernel = params["kernel"].astype(x.dtype)
+    return jnp.einsum("snc,sck->snk", x, kernel, preferred_element_type=jnp.float32) + params["bias"][:, None]
+
+
+@jax.custom_vjp
+def pooled_layer(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Convolve, pool by the maximum, add the bias and apply ReLU."""
+    return pooled_convolution(x, kernel, bias)[0]
+
+
+def _layer_forward(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, Any]:
+    out, winners = pooled_convolution(x, kernel, bias)
+    return out, (x, kernel, winners)
+
+
+def _layer_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, ...]:
+    x, kernel, winners = residuals
+    dy = spread(d, winners)
+    dkernel = kernel_gradient(x, dy, size=kernel.shape[1])
+    return input_gradient(dy, kernel), dkernel, _bias_gradient(d, winners)
+
+
+pooled_layer.defvjp(_layer_forward, _layer_backward)
+
+
+def layer_one_by_one(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Compute the same with one convolution per slot, because XLA is slow at many in one."""
+    padding = [(side // 2, side // 2) for side in kernel.shape[1:3]]
+    names = ("NHWC", "HWIO", "NHWC")
+    y = jnp.stack(
+        [
+            jax.lax.conv_general_dilated(images, one, (1, 1), padding, dimension_numbers=names)
+            for images, one in zip(x, kernel.astype(x.dtype), strict=True)
+        ]
+    )
+    return jax.nn.relu(jax.vmap(max_pool)(y) + bias[:, None, None, None]).astype(x.dtype)
+
+
+@jax.custom_vjp
+def pooled_first_layer(images: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Compute the same from images with one channel, which get no gradient."""
+    return pooled_convolution(images, kernel, bias)[0]
+
+
+def _first_layer_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, ...]:
+    images, kernel, winners = residuals
+    dkernel = first_kernel_gradient(images, d, winners, size=kernel.shape[1])
+    return jnp.zeros_like(images), dkernel, _bias_gradient(d, winners)
+
+
+pooled_first_layer.defvjp(_layer_forward, _first_layer_backward)
+
+
+def _bias_gradient(d: jax.Array, winners: jax.Array) -> jax.Array:
+    return jnp.where(winners != 0, d.astype(jnp.float32), 0).sum((1, 2, 3))

@@ -1,0 +1,183 @@
+"""Residual networks of many trials at once, on kernels for a GPU.
+
+This computes what a convolution and ``resnet.Stages`` of ``Basic`` blocks compute, with all arrays on a leading axis of
+slots. Batch normalization is fused into the convolutions around it, which batching single operations could not do.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from levelfield.kernels.convolution import Normalization, convolution, input_gradient, kernel_gradient
+
+_EPSILON = 1e-5  # added to variances
+
+
+class Activations(NamedTuple):
+    """The outputs of a layer, with what the next normalization needs of them."""
+
+    values: jax.Array  # (slots, images, height, width, channels)
+    sums: jax.Array  # (slots, 2, channels): of the values and of their squares. They pass no gradient.
+
+    @property
+    def number(self) -> int:
+        """The number of values that each sum has."""
+        return self.values.size // self.sums[:, 0].size
+
+    def statistics(self) -> tuple[jax.Array, jax.Array]:
+        """Return the mean and the variance of each channel."""
+        mean, square = self.sums[:, 0] / self.number, self.sums[:, 1] / self.number
+        return mean, jnp.maximum(square - jnp.square(mean), 0)  # rounding may make the difference negative
+
+    def normalization(self, parameters: Any) -> Normalization:
+        mean, variance = self.statistics()
+        return Normalization(mean, jax.lax.rsqrt(variance + _EPSILON), parameters["scale"], parameters["bias"])
+
+    def averages(self, old: Any, decay: float) -> Any:
+        """Update the running averages of a normalization, with the unbiased variance."""
+        mean, variance = self.statistics()
+        new = {"mean": mean, "variance": variance * (self.number / max(self.number - 1, 1))}
+        return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, old, new)
+
+
+def forward(params: Any, state: Any, images: jax.Array, *, decay: float, dtype: Any) -> tuple[jax.Array, Any]:
+    """Return the logits (slots, examples, classes) and the state with the updated averages of the normalizations."""
+    stages, old = params["Stages_0"], state["batch_stats"]["Stages_0"]
+    x = first_convolution(images.astype(dtype), params["Conv_0"]["kernel"])
+    averages = {}
+    for name in (f"Basic_{number}" for number in range(sum(key.startswith("Basic_") for key in stages))):
+        x, averages[name] = _block(x, stages[name], old[name], decay)
+    averages["BatchNorm_0"] = x.averages(old["BatchNorm_0"], decay)
+    features = normalized(x, stages["BatchNorm_0"]).mean((2, 3))
+    dense = stages["Dense_0"]
+    logits = jnp.einsum("snc,sck->snk", features, dense["kernel"]) + dense["bias"][:, None]
+    return logits, {"batch_stats": {"Stages_0": averages}}
+
+
+def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Activations, Any]:
+    """Compute a ``resnet.Basic`` block; return its outputs and the averages of its normalizations."""
+    kernel = params["Conv_0"]["kernel"]
+    if "projection" in params:
+        # The projection reads what the center of the first convolution reads: computed together, that is loaded once.
+        centered = jnp.pad(params["projection"]["kernel"], ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
+        both = normalized_convolution(inputs, params["BatchNorm_0"], jnp.concatenate([kernel, centered], -1), None, 2)
+        (values, bypass), (sums, _) = jnp.split(both.values, 2, -1), jnp.split(both.sums, 2, -1)
+        inner = Activations(values, sums)
+    else:
+        inner, bypass = normalized_convolution(inputs, params["BatchNorm_0"], kernel, None, 1), inputs.values
+    outputs = normalized_convolution(inner, params["BatchNorm_1"], params["Conv_1"]["kernel"], bypass, 1)
+    averages = {
+        "BatchNorm_0": inputs.averages(old["BatchNorm_0"], decay),
+        "BatchNorm_1": inner.averages(old["BatchNorm_1"], decay),
+    }
+    return outputs, averages
+
+
+# Gradients are written out: those of a normalization include how its statistics depend on its input, so the sums that
+# the statistics come from pass none.
+
+
+@jax.custom_vjp
+def first_convolution(images: jax.Array, kernel: jax.Array) -> Activations:
+    """Convolve images of a few channels, which get no gradient."""
+    return _first_forward(images, kernel)[0]
+
+
+def _first_forward(images: jax.Array, kernel: jax.Array) -> tuple[Activations, Any]:
+    images, padded = _in_fours(images, 4), _in_fours(kernel, 3)
+    return Activations(*convolution(images, padded)), (images, kernel)
+
+
+def _first_backward(residuals: Any, d: Activations) -> tuple[jax.Array, jax.Array]:
+    images, kernel = residuals
+    channels = kernel.shape[3]
+    return jnp.zeros_like(images[..., :channels]), kernel_gradient(images, d.values)[..., :channels, :]
+
+
+first_convolution.defvjp(_first_forward, _first_backward)
+
+
+def _in_fours(array: jax.Array, axis: int) -> jax.Array:
+    """Pad the channels with zeros to four: kernels want a power of two."""
+    return jnp.pad(array, [(0, 4 - size if i == axis else 0) for i, size in enumerate(array.shape)])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def normalized_convolution(
+    x: Activations, parameters: Any, kernel: jax.Array, residual: jax.Array | None, stride: int
+) -> Activations:
+    """Normalize, apply ReLU, convolve and add the residual if there is one."""
+    return _normalized_convolution_forward(x, parameters, kernel, residual, stride)[0]
+
+
+def _normalized_convolution_forward(
+    x: Activations, parameters: Any, kernel: jax.Array, residual: jax.Array | None, stride: int
+) -> tuple[Activations, Any]:
+    normalization = x.normalization(parameters)
+    activated = _activated(x.values, normalization).astype(x.values.dtype)
+    y = Activations(*convolution(activated, kernel, residual, stride=stride))
+    return y, (x, activated, normalization, kernel, residual)
+
+
+def _normalized_convolution_backward(stride: int, residuals: Any, d: Activations) -> tuple[Any, ...]:
+    x, activated, normalization, kernel, residual = residuals
+    dy = d.values
+    masked, sums = input_gradient(dy, kernel, x.values, normalization, stride=stride)
+    dx, dparameters = _normalization_gradient(masked, sums, x, normalization)
+    dkernel = kernel_gradient(activated, dy, stride=stride)
+    return dx, dparameters, dkernel, None if residual is None else dy
+
+
+normalized_convolution.defvjp(_normalized_convolution_forward, _normalized_convolution_backward)
+
+
+@jax.custom_vjp
+def normalized(x: Activations, parameters: Any) -> jax.Array:
+    """Normalize and apply ReLU."""
+    return _activated(x.values, x.normalization(parameters))
+
+
+def _normalized_forward(x: Activations, parameters: Any) -> tuple[jax.Array, Any]:
+    normalization = x.normalization(parameters)
+    return _activated(x.values, normalization), (x, normalization)
+
+
+def _normalized_backward(residuals: Any, d: jax.Array) -> tuple[Any, Any]:
+    x, normalization = residuals
+    masked = jnp.where(_activated(x.values, normalization) > 0, d, 0)
+    normal = (x.values - _wide(normalization.mean)) * _wide(normalization.inverse)
+    sums = jnp.stack([masked.sum((1, 2, 3)), (masked * normal).sum((1, 2, 3))], 1)
+    return _normalization_gradient(masked, sums, x, normalization)
+
+
+normalized.defvjp(_normalized_forward, _normalized_backward)
+
+
+def _activated(x: jax.Array, normalization: Normalization) -> jax.Array:
+    slope, offset = normalization.affine
+    return jax.nn.relu(x * _wide(slope) + _wide(offset))
+
+
+def _normalization_gradient(
+    d: jax.Array, sums: jax.Array, x: Activations, normalization: Normalization
+) -> tuple[Activations, Any]:
+    """Return the gradients with respect to x and the parameters, from those with respect to the normalized x.
+
+    ``sums`` are those of d and of its product with the values, normalized without scale and bias.
+    """
+    mean, inverse, scale, _ = normalization
+    dbias, dscale = sums[:, 0], sums[:, 1]
+    slope = scale * inverse
+    by_value = -slope * inverse * dscale / x.number
+    offset = -slope * dbias / x.number - by_value * mean
+    dx = d * _wide(slope) + x.values * _wide(by_value) + _wide(offset)
+    return Activations(dx.astype(x.values.dtype), jnp.zeros_like(x.sums)), {"scale": dscale, "bias": dbias}
+
+
+def _wide(value: jax.Array) -> jax.Array:
+    """Give (slots, channels) the axes of images."""
+    return value[:, None, None, None, :]

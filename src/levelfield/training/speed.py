@@ -1,0 +1,88 @@
+"""How many slots train fastest on a device: measured by training for a moment, once, and kept in the cache.
+
+Results do not depend on it, except for rounding. Whatever is in the cache stays, so that a resumed run rounds like an
+uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from levelfield.training.program import Program
+from levelfield.training.step import Job
+
+_STEPS = 50  # trained at once
+_SECONDS = 1.0  # measured at least
+_FACTOR = 4  # between two candidates
+_GAIN = 1.05  # by which more slots must be faster, because they need more memory
+_PATIENCE = 2  # candidates in a row that are no faster, after which no more are tried
+
+Rates = dict[int, float]  # slots per device → trial-steps per second; 0 if they do not fit
+
+
+def fastest(rates: Rates, measure: Callable[[int], float], most: int) -> int:
+    """Return the fastest number of slots up to ``most``; measure what ``rates`` does not have, and add it there.
+
+    The candidates are powers of four, and then twice and half the best of them.
+    """
+
+    def rate(slots: int) -> float:
+        if slots not in rates:
+            rates[slots] = measure(slots)
+        return rates[slots]
+
+    best, candidate, slower = 1, _FACTOR, 0
+    rate(1)
+    while candidate <= most and slower < _PATIENCE:
+        better = rate(candidate) > _GAIN * rate(best)
+        best, slower = (candidate, 0) if better else (best, slower + 1)
+        if not rates[candidate]:
+            break
+        candidate *= _FACTOR
+    if 2 * best <= most and rate(2 * best) > _GAIN * rate(best):
+        return 2 * best
+    return best // 2 if best > 1 and _GAIN * rate(best // 2) >= rate(best) else best
+
+
+def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int) -> int:
+    """Return the fastest number of slots of a device for a job. ``file`` keeps the measurements, if there is one."""
+    rates: Rates = {}
+    if file:
+        with suppress(OSError, ValueError, AttributeError):
+            rates = {int(slots): float(rate) for slots, rate in json.loads(file.read_text()).items()}
+    known = len(rates)
+    chosen = fastest(rates, lambda slots: training_rate(job, values, slots), most)
+    if file and len(rates) > known:
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_name(f"{file.name}.{time.time_ns()}")
+            partial.write_text(json.dumps(rates))
+            partial.replace(file)
+    return chosen
+
+
+def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
+    """Return the trial-steps per second of so many slots on each device; 0 if they do not fit into memory."""
+    brief = job._replace(steps=2**10 * _STEPS, eval_interval=_STEPS)
+    count = slots * jax.local_device_count()
+    try:
+        program = Program(brief, count)
+        numbers = {name: np.full(count, float(values[name])) for name in job.traced}
+        held = program.fill(program.empty(), np.ones(count, bool), np.arange(count), numbers)
+        held = jax.block_until_ready(program.train(held))
+        begun, stretches = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - begun) < _SECONDS:
+            held = jax.block_until_ready(program.train(held))
+            stretches += 1
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return 0.0
+    return stretches * _STEPS * count / elapsed

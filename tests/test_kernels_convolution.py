@@ -1,0 +1,65 @@
+"""Kernels for convolutions against XLA, in JAX's interpreter."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from levelfield.kernels import convolution as kernels
+from levelfield.kernels.convolution import Normalization
+from levelfield.kernels.windowed_products import Tuning
+
+
+def arrays(*shapes, seed=0):
+    generator = np.random.default_rng(seed)
+    return [jnp.asarray(generator.normal(size=shape), jnp.float32) for shape in shapes]
+
+
+def assert_close(got, expected, tolerance=1e-5):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * np.abs(b).max())
+
+
+# (slots, images, side, channels, features, stride, tuning); the last tile of some is partly empty
+CASES = [
+    (3, 4, 8, 16, 16, 1, Tuning((2, 2), rows=16, tiles=2, parts=3, window_rows=2)),
+    (2, 3, 4, 16, 32, 1, Tuning((1, 2), rows=16, run=2, parts=2, transposed=True)),
+    (2, 5, 6, 32, 16, 1, Tuning((1, 1), rows=32, run=1, unrolled=False, parts=2, window_rows=3)),
+    (3, 3, 8, 16, 32, 2, Tuning((2, 2), rows=16, parts=4)),
+    (1, 2, 4, 16, 16, 2, Tuning((2, 4), rows=32, tiles=3, parts=1)),
+    (2, 3, 5, 16, 16, 1, Tuning((2, 2), rows=16, parts=2)),
+]
+
+
+@pytest.mark.parametrize(("slots", "images", "side", "channels", "features", "stride", "tuning"), CASES)
+def test_a_kernel_computes_what_xla_computes(slots, images, side, channels, features, stride, tuning):
+    out = side // stride
+    x, kernel, residual, dy, *rest = arrays(
+        (slots, images, side, side, channels),
+        (slots, 3, 3, channels, features),
+        *[(slots, images, out, out, features)] * 2,
+        *[(slots, channels)] * 4,
+    )
+    normalization = Normalization(rest[0] / 4, jnp.exp(rest[1]), *rest[2:])
+
+    def ours(x, kernel, residual, dy, normalization):
+        return (
+            kernels.convolution(x, kernel, stride=stride, tuning=tuning),
+            kernels.convolution(x, kernel, residual, stride=stride, tuning=tuning),
+            kernels.input_gradient(dy, kernel, x, normalization, stride=stride, tuning=tuning),
+            kernels.kernel_gradient(x, dy, stride=stride, tuning=tuning),
+        )
+
+    def xla(x, kernel, residual, dy, normalization):
+        return (
+            kernels.convolution_reference(x, kernel, stride=stride),
+            kernels.convolution_reference(x, kernel, residual, stride=stride),
+            kernels.input_gradient_reference(dy, kernel, x, normalization, stride=stride),
+            kernels.kernel_gradient_reference(x, dy, stride=stride),
+        )
+
+    arguments = (x, kernel, residual, dy, normalization)
+    assert_close(jax.jit(ours)(*arguments), jax.jit(xla)(*arguments))

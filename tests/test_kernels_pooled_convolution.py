@@ -1,0 +1,55 @@
+"""Kernels for convolutions with pooling against XLA, in JAX's interpreter."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from levelfield.kernels import convolution, pooled_convolution
+from levelfield.kernels.windowed_products import Tuning
+
+
+def pooled(convolved, bias):
+    return jax.nn.relu(
+        convolved.reshape(*convolved.shape[:2], -1, 2, convolved.shape[3] // 2, 2, 16).max((3, 5)) + bias
+    )
+
+
+# (images, side, channels, tuning); the last tile of some is partly empty
+@pytest.mark.parametrize(
+    ("images", "side", "channels", "tuning"),
+    [
+        (2, 6, 16, Tuning((2, 2), rows=16, run=2)),
+        (3, 4, 16, Tuning((2, 1), rows=16, run=4, unrolled=False)),
+        (3, 6, 1, Tuning((2, 2), rows=16, run=64)),
+    ],
+)
+def test_pooled_convolutions_are_those_of_xla(images, side, channels, tuning):
+    generator = np.random.default_rng(0)
+    # Small integers, so that sums are exact and maxima often tie.
+    x, kernel, bias, d = (
+        jnp.asarray(generator.integers(-1, 2, shape), jnp.float32)
+        for shape in [
+            (2, images, side, side, channels),
+            (2, 5, 5, channels, 16),
+            (2, 16),
+            (2, images, side // 2, side // 2, 16),
+        ]
+    )
+    out, winners = pooled_convolution.pooled_convolution(x, kernel, bias, tuning=tuning)
+    expected = pooled_convolution.pooled_convolution_reference(x, kernel, bias)
+    np.testing.assert_array_equal(out, expected[0])
+    np.testing.assert_array_equal(winners, expected[1])
+
+    wide_bias = bias[:, None, None, None]
+    convolved = convolution.convolve(x, kernel, 1)
+    (dy,) = jax.vjp(lambda convolved: pooled(convolved, wide_bias), convolved)[1](d)
+    np.testing.assert_allclose(pooled_convolution.spread(d, winners), dy, rtol=1e-6)
+    if channels == 1:
+        got = pooled_convolution.first_kernel_gradient(x, d, winners, tuning=tuning._replace(window_rows=8, parts=3))
+        np.testing.assert_allclose(got, convolution.kernel_gradient_reference(x, dy, size=5), rtol=1e-5, atol=1e-5)
+    else:
+        got = pooled_convolution.input_gradient(dy, kernel, tuning=tuning)
+        np.testing.assert_allclose(got, pooled_convolution.input_gradient_reference(dy, kernel), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,111 @@
+"""Gradients of many trials at once against those of each trial's loss."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from levelfield.kernels import pallas
+from levelfield.models import cifar10_resnet32, fashion_mnist_cnn
+
+SLOTS, EXAMPLES = 3, 4
+
+
+def trials(classifier, seed=0, examples=EXAMPLES):
+    """Return the arguments of ``gradients`` for trials with random parameters, images and labels."""
+    keys = jax.random.split(jax.random.key(seed), SLOTS)
+    params, state = jax.vmap(classifier.init)(keys)
+    # Scales unlike 1 and biases unlike 0: otherwise errors could hide.
+    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (SLOTS, examples, *classifier.shape), dtype=np.uint8)
+    labels = generator.integers(0, 10, (SLOTS, examples), dtype=np.int32)
+    return params, state, (images, labels), keys
+
+
+def plain_gradients(classifier):
+    """Return the same as ``classifier.batched``, from each trial's loss."""
+
+    def gradients(*arguments):
+        (losses, state), derivatives = jax.vmap(jax.value_and_grad(classifier.loss, has_aux=True))(*arguments)
+        return losses, derivatives, state
+
+    return gradients
+
+
+def relative_error(got, expected):
+    """Return ‖got − expected‖ / ‖expected‖ over all arrays."""
+    pairs = list(zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
+    error = sum(np.sum((np.asarray(a, float) - np.asarray(b, float)) ** 2) for a, b in pairs)
+    return (error / sum(np.sum(np.asarray(b, float) ** 2) for _, b in pairs)) ** 0.5
+
+
+@pytest.fixture(scope="module")
+def small_resnet():
+    net = cifar10_resnet32.Net(blocks=(1, 1))
+    return dataclasses.replace(cifar10_resnet32.CLASSIFIER, net=net, shape=(8, 8, 3))
+
+
+def test_resnet_gradients_at_once_are_those_of_each_trial(small_resnet):
+    arguments = (
+        *trials(small_resnet),
+        {"l2": jnp.array([0.0, 0.1, 0.2]), "label_smoothing": jnp.array([0.0, 0.1, 0.2])},
+    )
+    got = jax.jit(cifar10_resnet32.gradients(small_resnet, jnp.float32))(*arguments)
+    expected = jax.jit(plain_gradients(small_resnet))(*arguments)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+
+
+@pytest.fixture(scope="module")
+def small_cnn():
+    net = fashion_mnist_cnn.Net(features=(16, 16), hidden=16)
+    return dataclasses.replace(fashion_mnist_cnn.CLASSIFIER, net=net, shape=(12, 12))
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn, one_by_one):
+    arguments = (*trials(small_cnn), {"l2": jnp.array([0.0, 0.1, 0.2])})
+    got = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32, one_by_one=one_by_one))(*arguments)
+    expected = jax.jit(plain_gradients(small_cnn))(*arguments)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+
+
+@pytest.fixture
+def compiled_for_cuda(monkeypatch):
+    """Lower kernels for a GPU instead of interpreting them."""
+    monkeypatch.setattr(pallas, "interpreted", lambda: False)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_kernels_lower_for_cuda(model, dtype, compiled_for_cuda):
+    keys = jax.ShapeDtypeStruct((2,), jax.random.key(0).dtype)
+    params, state = jax.eval_shape(jax.vmap(model.init), keys)
+    images = jax.ShapeDtypeStruct((2, 256, *model.CLASSIFIER.shape), jnp.uint8)
+    batch = (images, jax.ShapeDtypeStruct((2, 256), jnp.int32))
+    gradients = jax.jit(model.gradients(model.CLASSIFIER, dtype))
+    gradients.trace(params, state, batch, keys, {}).lower(lowering_platforms=("cuda",))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_gradients_at_full_size_are_as_precise_as_those_of_xla(model):
+    arguments = (*trials(model.CLASSIFIER, examples=256), {})
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1]
+    with jax.default_matmul_precision("tensorfloat32"):
+        usual = relative_error(jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1], expected)
+    # bfloat16 has three bits less than TF32.
+    for precision, allowed in (("tf32", 3 * usual), ("bfloat16", 3 * 8 * usual)):
+        got = jax.jit(model.batched(precision))(*arguments)[1]
+        assert relative_error(got, expected) < allowed, precision

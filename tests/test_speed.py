@@ -1,0 +1,103 @@
+"""The number of slots is measured once, and then known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+from helpers import make_study
+from training_helpers import ADAM, assert_same, by_index, job_of, trained
+
+from levelfield.executors._jax import JaxExecutor
+from levelfield.training import speed
+from levelfield.training.step import Job
+from levelfield.trial import Point
+
+
+@pytest.mark.parametrize(
+    ("rate", "most", "expected"),
+    [
+        (lambda slots: min(slots, 100), 1000, 128),  # grows until the device is full
+        (lambda slots: 1 / slots, 1000, 1),  # grouped convolutions
+        (lambda slots: 1.0, 1000, 1),  # more slots need more memory
+        (lambda slots: slots, 50, 32),  # no more than there are trials
+        (lambda slots: slots if slots <= 20 else 0.0, 1000, 16),  # no more than fit
+        (lambda slots: {4: 0.9}.get(slots, slots), 300, 256),  # one slow candidate is no maximum
+        (lambda slots: min(slots, 30), 1000, 32),  # half a power of four
+    ],
+)
+def test_the_fastest_candidate_is_chosen(rate: Callable[[int], float], most: int, expected: int) -> None:
+    measured: list[int] = []
+
+    def measure(slots: int) -> float:
+        assert slots <= most
+        measured.append(slots)
+        return rate(slots)
+
+    rates: speed.Rates = {}
+    chosen = speed.fastest(rates, measure, most)
+    assert chosen == expected
+    assert rate(chosen) >= 0.95 * max(map(rate, measured))
+    assert len(set(measured)) == len(measured)
+    measured.clear()
+    assert speed.fastest(rates, measure, most) == expected
+    assert measured == []
+
+
+def test_measurements_are_kept_for_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def rate(job: object, values: object, slots: int) -> float:
+        calls.append(slots)
+        return float(min(slots, 16))
+
+    monkeypatch.setattr(speed, "training_rate", rate)
+    file, job = tmp_path / "slots" / "mine.json", job_of("quadratic")
+    assert speed.measured(job, ADAM, file, 1000) == 16
+    first = list(calls)
+    assert speed.measured(job, ADAM, file, 1000) == 16
+    assert speed.measured(job, ADAM, file, 3) == 2
+    assert calls == [*first, 2]
+    file.write_text("damaged")
+    assert speed.measured(job, ADAM, file, 1000) == 16
+    assert json.loads(file.read_text())["16"] == 16.0
+
+
+def test_training_for_a_moment_gives_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_SECONDS", 0.01)
+    assert speed.training_rate(job_of("quadratic", steps=4, eval_interval=2), ADAM, 1) > 0
+
+
+def test_a_run_on_a_gpu_measures_its_workload_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the CPU in the place of a GPU."""
+    calls: list[int] = []
+
+    def rate(job: Job, values: object, slots: int) -> float:
+        calls.append(slots)
+        return float(min(slots, 3))
+
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
+    monkeypatch.setattr(speed, "training_rate", rate)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    study = make_study(pool=40)
+    chosen = JaxExecutor().slots(study)
+    assert chosen == 4 * jax.local_device_count()
+    first = list(calls)
+    assert JaxExecutor().slots(study.replace(seed=7)) == chosen
+    assert calls == first
+    JaxExecutor().slots(study.replace(precision="bfloat16"))
+    assert calls == 2 * first
+
+
+def test_a_gpu_evaluates_slots_one_after_the_other_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [Point(i, {"learning_rate": 0.1 * (i + 1)}, seed=i) for i in range(3)]
+    job = job_of("wilson", "sgd", steps=4, eval_interval=2)
+    expected = by_index(trained(job, 3, points))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    job = job._replace(workload=dataclasses.replace(job.workload))  # so that it is compiled anew
+    for ours, theirs in zip(by_index(trained(job, 3, points)), expected, strict=True):
+        assert_same(ours, theirs, rtol=1e-6)
