@@ -377,6 +377,7 @@ def test_trials_that_were_chosen_have_no_intervals(opened, comparison):
         ask(page, k=k)
         assert {row["select"][1] for row in outcome_table(page).values()} == {"unknown"}
         assert page.locator("#separated").text_content().startswith("Nothing is tested")
+        assert {row[-1] for row in audit_table(page)} == {"unknown"}
 
 
 def test_a_pool_with_fewer_than_k_trials_is_not_compared(page, comparison):

@@ -118,11 +118,12 @@ function rankingOf(optimizers, metrics, { k, select }) {
 
 /** Tests every two optimizers by their best of k and by their steps to the target, as Results.pair_tests.
  *
+ * Trials that are not independent are not tested: nothing is separated.
  * Returns the pairs that can be compared: { better, worse, p, separated }, by number. Yields now and then.
  */
-function* testsOf({ comparable, k, target }) {
+function* testsOf({ comparable, k, target, independent }) {
   const tested = function* (valuesOf) {
-    const tests = yield* comparePairs(comparable.map(valuesOf), k);
+    const tests = yield* comparePairs(comparable.map(valuesOf), k, independent);
     return tests.map(({ ours, theirs, wins, losses, p }) => {
       const [better, worse] = (wins >= losses ? [ours, theirs] : [theirs, ours]).map(i => comparable[i].number);
       return { better, worse, p, separated: p < CONSTANTS.significance && Math.max(wins, losses) >= CONSTANTS.tied };

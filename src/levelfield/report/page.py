@@ -159,7 +159,7 @@ def render(results: Results, protocols: Sequence[Results] = (), version: str | N
         data=script_json(page_data(results, drawn, version)),
         version=version,
         vega=vega_bundle(),
-        script=_script(drawn, tested=results.study.is_tested),
+        script=_script(drawn),
     )
 
 
@@ -188,10 +188,9 @@ def source(name: str) -> str:
     return (resources.files(__package__) / name).read_text("utf-8")
 
 
-def _script(drawn: Iterable[Figure], *, tested: bool) -> str:
+def _script(drawn: Iterable[Figure]) -> str:
     """Return the page's own script. Each figure's is in a block, so that its names stay its own."""
-    constants = CONSTANTS if tested else CONSTANTS | {"significance": 0}  # nothing is significant
-    parts = [f"const CONSTANTS = {script_json(constants)};", *map(source, _SCRIPTS)]
+    parts = [f"const CONSTANTS = {script_json(CONSTANTS)};", *map(source, _SCRIPTS)]
     parts += [f"{{\n{figure.script}}}" for figure in drawn if figure.script]
     return "\n".join([*parts, source("page.js")])
 

@@ -252,8 +252,11 @@ function deal(counts, n, m, r, last) {
   }
 }
 
-/** Tests every two pools against each other, as compare_pairs does: { ours, theirs, wins, losses, p } by number. */
-function* comparePairs(pools, k) {
+/** Tests every two pools against each other, as compare_pairs does: { ours, theirs, wins, losses, p } by number.
+ *
+ * If they are not independent, every p is 1.
+ */
+function* comparePairs(pools, k, independent = true) {
   const pairs = pools.flatMap((_, ours) => pools.map((_, theirs) => ({ ours, theirs })))
     .filter(({ ours, theirs }) => ours < theirs && pools[ours].length && pools[theirs].length)
     .map(pair => ({
@@ -261,7 +264,8 @@ function* comparePairs(pools, k) {
       wins: probabilityBetter(pools[pair.ours], pools[pair.theirs], k, true),
       losses: probabilityBetter(pools[pair.theirs], pools[pair.ours], k, true),
     }));
-  const pValues = holm(yield* twoSidedTests(pairs.map(({ ours, theirs }) => [pools[ours], pools[theirs]]), k));
+  const tested = pairs.map(({ ours, theirs }) => [pools[ours], pools[theirs]]);
+  const pValues = independent ? holm(yield* twoSidedTests(tested, k)) : pairs.map(() => 1);
   return pairs.map((pair, i) => ({ ...pair, p: pValues[i] }));
 }
 

@@ -5,7 +5,8 @@ live("inclusions", {
   /** Audits the inclusions, as taxonomy/audit.py does. */
   * test(view, data) {
     const pairs = data.inclusions.map(({ special, general }) => [view.optimizers[special], view.optimizers[general]]);
-    const known = pair => pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
+    const known = pair =>
+      view.independent && pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
     const pools = pairs.map(pair => (known(pair) ? pair.map(({ ranked }) => ranked) : [[], []]));
     return { ...data, findings: findingsOf(view, data, holm(yield* leadTests(pools, view.k))) };
   },
