@@ -102,7 +102,7 @@ def input_gradient(dy: jax.Array, kernel: jax.Array, *, tuning: Tuning | None = 
 
     outputs = [jax.ShapeDtypeStruct((slots * images * height * width * channels,), dy.dtype)]
     name = f"pooled_input_gradient_{channels}_{dy.shape[-1]}"
-    (dx,) = product(name, dy, kernel.swapaxes(3, 4), layout, [], outputs, finish, 0, tuning)
+    (dx,) = product(name, dy, kernel, layout, [], outputs, finish, 0, tuning, backward=True)
     return dx.reshape(*dy.shape[:4], channels)
 
 
@@ -172,15 +172,15 @@ def _tuning(kind: str, x: jax.Array) -> Tuning:
 # (kind, whether images have one channel) → tuning: the fastest that benchmarks/kernels.py found on an H200.
 _BF16 = {
     ("forward", True): Tuning((2, 2), rows=64, run=64),
-    ("forward", False): Tuning((2, 1), run=1, unrolled=False),
-    ("input_gradient", False): Tuning((2, 2), run=1, warps=8, unrolled=False),
+    ("forward", False): Tuning((2, 1), run=1, loop="rows"),
+    ("input_gradient", False): Tuning((2, 2), run=1, warps=8, loop="rows"),
     ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8, parts=49),
     ("kernel_gradient", False): Tuning((1, 2), rows=32, stages=3),
 }
 _FLOAT32 = {
     ("forward", True): Tuning((2, 2), tiles=4, run=64),
-    ("forward", False): Tuning((2, 1), rows=256, run=1, warps=8, unrolled=False),
-    ("input_gradient", False): Tuning((2, 1), rows=256, run=1, warps=8, unrolled=False),
+    ("forward", False): Tuning((2, 1), rows=256, run=1, warps=8, loop="rows"),
+    ("input_gradient", False): Tuning((2, 1), rows=256, run=1, warps=8, loop="rows"),
     ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8),
     ("kernel_gradient", False): Tuning(rows=64),
 }
