@@ -66,14 +66,19 @@ def pooled_convolution(
 
 
 def pooled_convolution_reference(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = convolve(x, kernel.astype(x.dtype), 1)
+    out, winners = pool(convolve(x, kernel.astype(x.dtype), 1), bias)
+    return out.astype(x.dtype), winners
+
+
+def pool(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return what ``pooled_convolution`` returns, from the convolution's result. XLA fuses this into one pass."""
     slots, images, height, width, features = y.shape
     windows = y.reshape(slots, images, height // 2, 2, width // 2, 2, features)
-    largest = windows.max((3, 5))
-    place = jnp.arange(4).reshape(2, 1, 2, 1)
-    bits = jnp.where(windows == largest[:, :, :, None, :, None], 1 << place, 0).sum((3, 5))
+    places = [windows[:, :, :, place // 2, :, place % 2] for place in range(4)]
+    largest = functools.reduce(jnp.maximum, places)
     out = jax.nn.relu(largest + bias[:, None, None, None])
-    return out.astype(x.dtype), jnp.where(out > 0, bits, 0).astype(jnp.int8)
+    bits = sum(jnp.where(value == largest, 1 << place, 0) for place, value in enumerate(places))
+    return out, jnp.where(out > 0, bits, 0).astype(jnp.int8)
 
 
 def spread(d: jax.Array, winners: jax.Array) -> jax.Array:

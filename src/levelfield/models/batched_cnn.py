@@ -11,10 +11,10 @@ from levelfield.kernels.pooled_convolution import (
     first_kernel_gradient,
     input_gradient,
     kernel_gradient,
+    pool,
     pooled_convolution,
     spread,
 )
-from levelfield.models.layers import max_pool
 
 
 def forward(params: Any, state: Any, images: jax.Array, *, dtype: Any) -> tuple[jax.Array, Any]:
@@ -83,7 +83,19 @@ def layer_one_by_one(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Ar
             for images, one in zip(x, kernel.astype(x.dtype), strict=True)
         ]
     )
-    return jax.nn.relu(jax.vmap(max_pool)(y) + bias[:, None, None, None]).astype(x.dtype)
+    return _pooled(y, bias)
+
+
+@jax.custom_vjp
+def _pooled(y: jax.Array, bias: jax.Array) -> jax.Array:
+    return pool(y, bias)[0]
+
+
+def _pooled_backward(winners: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return spread(d, winners), _bias_gradient(d, winners)
+
+
+_pooled.defvjp(pool, _pooled_backward)
 
 
 @jax.custom_vjp
