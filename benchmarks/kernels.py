@@ -122,14 +122,16 @@ def training(workload: str, precision: str, slots: int, steps: int) -> tuple[Cal
     return jax.jit(train, donate_argnums=0), ((params, state, optimizer), keys, images, labels)
 
 
-def speed(run: str, profiled: bool = False) -> Iterator[Any]:
-    """Print trial-steps per second: the median of several calls."""
+def speed(run: str, profiled: bool = False, hlo: str = "") -> Iterator[Any]:
+    """Print trial-steps per second: the median of several calls. Write the compiled program to the folder ``hlo``."""
     workload, precision, slots = run.split(":")
     steps = max(5, (400 if "cnn" in workload else 80) * 8 // int(slots) // 4)
     train, (held, *rest) = training(workload, precision, int(slots), steps)
     begun = time.perf_counter()
     compiled = train.lower(held, *rest).compile()
     compilation = time.perf_counter() - begun
+    if hlo:
+        Path(hlo, f"{run.replace(':', '-')}.hlo").write_text(compiled.as_text())
     yield
 
     def once() -> None:
@@ -366,10 +368,16 @@ def tf32_candidates(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", help="as above, separated by commas")
-    given = " ".join(parser.parse_args().jobs)
+    parser.add_argument("--hlo", default="", metavar="FOLDER", help="where to write the compiled programs of profiles")
+    options = parser.parse_args()
+    given = " ".join(options.jobs)
     jobs: list[Iterator[Any]] = []
     for kind, *rest in (part.split() for part in given.split(",")):
-        functions = {"check": check, "speed": speed, "profile": functools.partial(speed, profiled=True)}
+        functions = {
+            "check": check,
+            "speed": speed,
+            "profile": functools.partial(speed, profiled=True, hlo=options.hlo),
+        }
         jobs += [tune(*rest)] if kind == "tune" else [functions[kind](one) for one in rest]
     print(f"{jax.local_devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
 
