@@ -2,7 +2,6 @@
 
     python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
     python benchmarks/kernels.py speed cifar10_resnet32:bfloat16:64 …     training steps with Adam, on random images
-    python benchmarks/kernels.py speed fashion_mnist_cnn:tf32+one_by_one:8      with an option of the model
     python benchmarks/kernels.py profile cifar10_resnet32:bfloat16:16     the same, and the time of each kernel
     python benchmarks/kernels.py tune resnet bfloat16           the network's kernels with many tunings
     python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
@@ -101,8 +100,7 @@ def relative_error(value: Any, expected: Any) -> float:
 def training(workload: str, precision: str, slots: int, steps: int) -> tuple[Callable[..., Any], Any]:
     """Return a function that trains all slots for some steps, and what it starts from."""
     classifier, adam = model(workload).CLASSIFIER, optax.adam(1e-3)
-    precision, _, option = precision.partition("+")
-    gradients = model(workload).gradients(classifier, DTYPES[precision], **({option: True} if option else {}))
+    gradients = model(workload).gradients(classifier, DTYPES[precision])
     params, state, _, keys, _ = arguments(workload, slots)
     optimizer = jax.vmap(adam.init)(params)
     generator = np.random.default_rng(0)
@@ -124,14 +122,16 @@ def training(workload: str, precision: str, slots: int, steps: int) -> tuple[Cal
     return jax.jit(train, donate_argnums=0), ((params, state, optimizer), keys, images, labels)
 
 
-def speed(run: str, profiled: bool = False) -> Iterator[Any]:
-    """Print trial-steps per second: the median of several calls."""
+def speed(run: str, profiled: bool = False, hlo: str = "") -> Iterator[Any]:
+    """Print trial-steps per second: the median of several calls. Write the compiled program to the folder ``hlo``."""
     workload, precision, slots = run.split(":")
     steps = max(5, (400 if "cnn" in workload else 80) * 8 // int(slots) // 4)
     train, (held, *rest) = training(workload, precision, int(slots), steps)
     begun = time.perf_counter()
     compiled = train.lower(held, *rest).compile()
     compilation = time.perf_counter() - begun
+    if hlo:
+        Path(hlo, f"{run.replace(':', '-')}.hlo").write_text(compiled.as_text())
     yield
 
     def once() -> None:
@@ -251,12 +251,13 @@ def resnet_kernels(dtype: Any) -> Iterator[Any]:
         ):
             kind = function.__name__
             if inputs > 4:
-                several = list(candidates(kind, 3, inputs, outputs, stride))
+                several = list(candidates(kind, dtype, 3, inputs, outputs, stride))
+            elif kind != "input_gradient" and dtype == jnp.bfloat16:
+                several = [tuning for tuning in candidates(kind, dtype, 3, 16, 16, 1) if tuning.group[1] == 2]
             else:
-                several = [tuning for tuning in candidates(kind, 3, 16, 16, 1) if tuning.group[1] == 2]
-            if inputs > 4 or kind != "input_gradient":
-                options = [{"stride": stride, "tuning": tuning} for tuning in several]
-                yield f"{kind} {inputs}→{outputs}", function, given, options
+                continue
+            options = [{"stride": stride, "tuning": tuning} for tuning in several]
+            yield f"{kind} {inputs}→{outputs}", function, given, options
 
 
 def cnn_kernels(dtype: Any) -> Iterator[Any]:
@@ -284,12 +285,12 @@ def cnn_kernels(dtype: Any) -> Iterator[Any]:
             "forward",
             kernels.pooled_convolution,
             (pooled, second, biases),
-            [t for t in candidates("convolution", 5, 32, 64, 1) if t.group in ((2, 1), (2, 2))],
+            [t for t in candidates("convolution", dtype, 5, 32, 64, 1) if t.group in ((2, 1), (2, 2))],
         ),
-        ("input_gradient", kernels.input_gradient, (dy, second), candidates("input_gradient", 5, 32, 64, 1)),
+        ("input_gradient", kernels.input_gradient, (dy, second), candidates("input_gradient", dtype, 5, 32, 64, 1)),
     ):
         yield name, function, given, [{"tuning": tuning} for tuning in several]
-    options = [{"size": 5, "tuning": tuning} for tuning in candidates("kernel_gradient", 5, 32, 64, 1)]
+    options = [{"size": 5, "tuning": tuning} for tuning in candidates("kernel_gradient", dtype, 5, 32, 64, 1)]
     yield "kernel_gradient", convolution.kernel_gradient, (pooled, dy), options
 
 
@@ -300,42 +301,83 @@ def timed(function: Callable[[], Any], calls: int = 6) -> float:
     return (time.perf_counter() - begun) / calls
 
 
-def candidates(kind: str, size: int, inputs: int, outputs: int, stride: int) -> Iterator[Any]:
+def candidates(kind: str, dtype: Any, size: int, inputs: int, outputs: int, stride: int) -> Iterator[Any]:
     """Yield tunings worth a trial: those whose tiles fit into registers."""
-    from levelfield.kernels.windowed_products import Tuning
-
     if kind == "input_gradient":
         inputs, outputs = outputs, inputs
     groups = [(1, 1), (1, 2), (2, 1), (2, 2)] if stride == 1 else [(2, 2)] if kind == "input_gradient" else [(1, 1)]
     if size == 3 and stride == 1:
         groups.remove((2, 1))
-    for group, rows, warps in itertools.product(groups, (32, 64, 128, 256), (4, 8)):
-        features = group[0] * group[1] * outputs
-        height, window = (2, 2) if stride == 2 and kind == "input_gradient" else (side - 1 + size for side in group)
-        run = min(1 << (window.bit_length() - 1), max(1, 256 // inputs))
+    several = tf32_candidates if dtype == jnp.float32 else bf16_candidates
+    for group in groups:
+        window = (2, 2) if stride == 2 and kind == "input_gradient" else tuple(side - 1 + size for side in group)
+        yield from several(kind, group, window, inputs, group[0] * group[1] * outputs)
+
+
+def bf16_candidates(
+    kind: str, group: tuple[int, int], window: tuple[int, int], inputs: int, features: int
+) -> Iterator[Any]:
+    from levelfield.kernels.windowed_products import Tuning
+
+    height, width = window
+    run = min(1 << (width.bit_length() - 1), max(1, 256 // inputs))
+    for rows, warps in itertools.product((32, 64, 128, 256), (4, 8)):
         if kind == "kernel_gradient":
             for held, stages in itertools.product({1, 2, height}, (1, 3)):
-                sums = held * window * inputs * features  # numbers in registers
+                sums = held * width * inputs * features  # numbers in registers
                 if rows <= 64 and height % held == 0 and sums <= 8192 * warps <= max(8192 * 4, 4 * sums):
                     yield Tuning(group, rows, 1, run, warps, stages, window_rows=held)
         elif rows >= 64 and 1024 * warps <= rows * features <= 4096 * warps and features <= 256:
-            if size == 3:
+            if height < 5:
                 yield Tuning(group, rows, 1, run, warps, 1)
-                if height * window * inputs * features <= 2**15:
+                if height * width * inputs * features <= 2**15:
                     yield Tuning(group, rows, 4, run, warps, 1)
-                yield Tuning(group, rows, 1, run, warps, 3, unrolled=False)
+                yield Tuning(group, rows, 1, run, warps, 3, loop="rows")
+            else:  # all of a larger window would need too many registers
+                yield Tuning(group, rows, 1, 1, warps, 1, loop="rows")
+            if rows == 128:
+                for length in {1, run}:
+                    yield Tuning(group, rows, 1, length, warps, 3, loop="blocks")
+
+
+def tf32_candidates(
+    kind: str, group: tuple[int, int], window: tuple[int, int], inputs: int, features: int
+) -> Iterator[Any]:
+    """Yield fewer tunings, because larger numbers leave less choice."""
+    from levelfield.kernels.windowed_products import Tuning
+
+    height, width = window
+    run = min(1 << (width.bit_length() - 1), max(1, 128 // inputs))
+    if kind == "kernel_gradient":
+        for held, (rows, stages) in itertools.product({1, height}, ((64, 1), (32, 3))):
+            if held * width * inputs * features <= 2**15:
+                yield Tuning(group, rows, 1, run, 4, stages, window_rows=held)
+    elif features <= 128:
+        warps = 8 if features == 128 else 4
+        for transposed in (False, True):
+            if height < 5:
+                yield Tuning(group, 128, 1, 1 if group == (1, 1) else run, warps, 1, transposed=transposed)
             else:
-                for length, stages in itertools.product({1, run}, (1, 3)):
-                    yield Tuning(group, rows, 1, length, warps, stages, unrolled=False)
+                for rows in (128, 256):
+                    yield Tuning(group, rows, 1, 1, warps, 1, loop="rows", transposed=transposed)
+            yield Tuning(group, 128, 1, 1, warps, 3, loop="blocks", transposed=transposed)
+            if width % 2 == 0:
+                yield Tuning(group, 128, 1, 2, warps, 2, loop="blocks", transposed=transposed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", help="as above, separated by commas")
-    given = " ".join(parser.parse_args().jobs)
+    parser.add_argument("--hlo", default="", metavar="FOLDER", help="where to write the compiled programs of profiles")
+    options = parser.parse_args()
+    given = " ".join(options.jobs)
     jobs: list[Iterator[Any]] = []
     for kind, *rest in (part.split() for part in given.split(",")):
-        functions = {"check": check, "speed": speed, "profile": functools.partial(speed, profiled=True)}
+        functions = {
+            "check": check,
+            "speed": speed,
+            "profile": functools.partial(speed, profiled=True, hlo=options.hlo),
+        }
         jobs += [tune(*rest)] if kind == "tune" else [functions[kind](one) for one in rest]
     print(f"{jax.local_devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
 

@@ -22,7 +22,7 @@ def pooled(convolved, bias):
     ("images", "side", "channels", "tuning"),
     [
         (2, 6, 16, Tuning((2, 2), rows=16, run=2)),
-        (3, 4, 16, Tuning((2, 1), rows=16, run=4, unrolled=False)),
+        (3, 4, 16, Tuning((2, 1), rows=16, run=4, loop="rows")),
         (3, 6, 1, Tuning((2, 2), rows=16, run=64)),
     ],
 )

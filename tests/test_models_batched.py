@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from levelfield.kernels import pallas
-from levelfield.models import cifar10_resnet32, fashion_mnist_cnn
+from levelfield.models import batched_cnn, cifar10_resnet32, fashion_mnist_cnn
 
 SLOTS, EXAMPLES = 3, 4
 
@@ -69,15 +69,30 @@ def small_cnn():
     return dataclasses.replace(fashion_mnist_cnn.CLASSIFIER, net=net, shape=(12, 12))
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn, one_by_one):
+def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn):
     arguments = (*trials(small_cnn), {"l2": jnp.array([0.0, 0.1, 0.2])})
-    got = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32, one_by_one=one_by_one))(*arguments)
+    got = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32))(*arguments)
     expected = jax.jit(plain_gradients(small_cnn))(*arguments)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+
+
+def test_the_layers_of_the_cnn_by_kernels_have_the_gradients_of_those_by_xla():
+    generator = np.random.default_rng(0)
+    x, kernel, bias, d = (
+        jnp.asarray(generator.normal(size=shape), jnp.float32)
+        for shape in [(2, 2, 4, 4, 16), (2, 5, 5, 16, 16), (2, 16), (2, 2, 2, 2, 16)]
+    )
+
+    def gradients(layer, *arguments):
+        return jax.vjp(layer, *arguments)[1](d)
+
+    got = jax.jit(gradients, static_argnums=0)(batched_cnn.pooled_layer, x, kernel, bias)
+    expected = jax.jit(gradients, static_argnums=0)(batched_cnn.layer_one_by_one, x, kernel, bias)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def input_gradient(
     operands = [x.reshape(-1), jnp.tile(statistics, (1, 1, layout.copies)).reshape(-1, layout.features)]
     outputs = [jax.ShapeDtypeStruct((x.size,), x.dtype)]
     name = f"input_gradient_{channels}_{dy.shape[-1]}"
-    dz, sums = product(name, dy, kernel.swapaxes(3, 4), layout, operands, outputs, finish, 2, tuning)
+    dz, sums = product(name, dy, kernel, layout, operands, outputs, finish, 2, tuning, backward=True)
     return dz.reshape(x.shape), sums
 
 
@@ -176,35 +176,35 @@ def _tuning(kind: str, x: jax.Array, kernel: Any, stride: int) -> Tuning:
     return table.get((f"{kind}/{stride}", channels)) or table[kind, channels]
 
 
-# (kind, or kind/stride; channels) → tuning. These fit into an H200's registers; benchmarks/kernels.py times others.
+# (kind, or kind/stride; channels) → tuning: the fastest that benchmarks/kernels.py found on an H200.
 _BF16 = {
-    ("forward", 16): Tuning((2, 2), rows=64, tiles=4),
-    ("forward", 32): Tuning((1, 2), rows=64, tiles=2),
-    ("forward", 64): Tuning((1, 1), rows=64, run=1, unrolled=False),
-    ("forward/2", 16): Tuning(run=2),
-    ("forward/2", 32): Tuning(rows=64, run=1, unrolled=False),
-    ("input_gradient", 16): Tuning((2, 2), rows=64, tiles=4),
-    ("input_gradient", 32): Tuning((1, 2), rows=64, tiles=2),
-    ("input_gradient", 64): Tuning((1, 1), rows=64, run=1, unrolled=False),
-    ("input_gradient/2", 16): Tuning((2, 2), rows=64, run=2),
-    ("input_gradient/2", 32): Tuning((2, 2), rows=64, run=1, warps=8, unrolled=False),
-    ("kernel_gradient", 16): Tuning((2, 2), rows=64, window_rows=4, warps=8, stages=3),
-    ("kernel_gradient", 32): Tuning((1, 2), rows=64, window_rows=3, warps=8, stages=3),
-    ("kernel_gradient", 64): Tuning((1, 1), rows=32, run=1, stages=4),
-    ("kernel_gradient/2", 16): Tuning(rows=64, run=1, window_rows=3, stages=2),
-    ("kernel_gradient/2", 32): Tuning(rows=64, run=1, stages=2),
+    ("forward", 16): Tuning((2, 2), rows=256),
+    ("forward", 32): Tuning((2, 2)),
+    ("forward", 64): Tuning(run=2),
+    ("forward/2", 16): Tuning(rows=256, run=2, stages=3, loop="rows"),
+    ("forward/2", 32): Tuning(run=2),
+    ("input_gradient", 16): Tuning((2, 2), tiles=4),
+    ("input_gradient", 32): Tuning((1, 2), tiles=4),
+    ("input_gradient", 64): Tuning(run=2),
+    ("input_gradient/2", 16): Tuning((2, 2), run=2),
+    ("input_gradient/2", 32): Tuning((2, 2), run=2, warps=8),
+    ("kernel_gradient", 16): Tuning((2, 2), rows=32, stages=3, window_rows=4),
+    ("kernel_gradient", 32): Tuning((1, 2), rows=32, warps=8, stages=3, window_rows=3),
+    ("kernel_gradient", 64): Tuning(rows=32, run=2, warps=8, stages=3, window_rows=3),
+    ("kernel_gradient/2", 16): Tuning(rows=64, run=1, stages=2, window_rows=3),
+    ("kernel_gradient/2", 32): Tuning(rows=64, run=2, stages=3),
 }
 _FLOAT32 = {
     ("forward", 16): Tuning((2, 2), rows=64),
     ("forward", 32): Tuning((1, 2), rows=64),
-    ("forward", 64): Tuning((1, 1), rows=64, run=1, unrolled=False),
+    ("forward", 64): Tuning((1, 1), rows=64, run=1, loop="rows"),
     ("forward/2", 16): Tuning(run=2),
-    ("forward/2", 32): Tuning(rows=64, run=1, unrolled=False),
+    ("forward/2", 32): Tuning(rows=64, run=1, loop="rows"),
     ("input_gradient", 16): Tuning((2, 2), rows=64),
     ("input_gradient", 32): Tuning((1, 2), rows=64),
-    ("input_gradient", 64): Tuning((1, 1), rows=64, run=1, unrolled=False),
+    ("input_gradient", 64): Tuning((1, 1), rows=64, run=1, loop="rows"),
     ("input_gradient/2", 16): Tuning((2, 2), rows=64, run=2),
-    ("input_gradient/2", 32): Tuning((2, 2), rows=64, run=1, warps=8, unrolled=False),
+    ("input_gradient/2", 32): Tuning((2, 2), rows=64, run=1, warps=8, loop="rows"),
     ("kernel_gradient", 16): Tuning((2, 2), rows=32, window_rows=2, stages=2),
     ("kernel_gradient", 32): Tuning((1, 2), rows=32, window_rows=1, stages=2),
     ("kernel_gradient", 64): Tuning((1, 1), rows=32, run=1, stages=4),

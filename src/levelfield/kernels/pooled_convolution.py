@@ -66,14 +66,19 @@ def pooled_convolution(
 
 
 def pooled_convolution_reference(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = convolve(x, kernel.astype(x.dtype), 1)
+    out, winners = pool(convolve(x, kernel.astype(x.dtype), 1), bias)
+    return out.astype(x.dtype), winners
+
+
+def pool(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return what ``pooled_convolution`` returns, from the convolution's result. XLA fuses this into one pass."""
     slots, images, height, width, features = y.shape
     windows = y.reshape(slots, images, height // 2, 2, width // 2, 2, features)
-    largest = windows.max((3, 5))
-    place = jnp.arange(4).reshape(2, 1, 2, 1)
-    bits = jnp.where(windows == largest[:, :, :, None, :, None], 1 << place, 0).sum((3, 5))
+    places = [windows[:, :, :, place // 2, :, place % 2] for place in range(4)]
+    largest = functools.reduce(jnp.maximum, places)
     out = jax.nn.relu(largest + bias[:, None, None, None])
-    return out.astype(x.dtype), jnp.where(out > 0, bits, 0).astype(jnp.int8)
+    bits = sum(jnp.where(value == largest, 1 << place, 0) for place, value in enumerate(places))
+    return out, jnp.where(out > 0, bits, 0).astype(jnp.int8)
 
 
 def spread(d: jax.Array, winners: jax.Array) -> jax.Array:
@@ -102,7 +107,7 @@ def input_gradient(dy: jax.Array, kernel: jax.Array, *, tuning: Tuning | None = 
 
     outputs = [jax.ShapeDtypeStruct((slots * images * height * width * channels,), dy.dtype)]
     name = f"pooled_input_gradient_{channels}_{dy.shape[-1]}"
-    (dx,) = product(name, dy, kernel.swapaxes(3, 4), layout, [], outputs, finish, 0, tuning)
+    (dx,) = product(name, dy, kernel, layout, [], outputs, finish, 0, tuning, backward=True)
     return dx.reshape(*dy.shape[:4], channels)
 
 
@@ -169,19 +174,18 @@ def _tuning(kind: str, x: jax.Array) -> Tuning:
     return table[kind, x.shape[-1] == 1]
 
 
-# (kind, whether images have one channel) → tuning. These fit into an H200's registers; benchmarks/kernels.py times
-# others.
+# (kind, whether images have one channel) → tuning: the fastest that benchmarks/kernels.py found on an H200.
 _BF16 = {
     ("forward", True): Tuning((2, 2), rows=64, run=64),
-    ("forward", False): Tuning((2, 2), rows=64, run=2, warps=8, unrolled=False),
-    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, warps=8, unrolled=False),
-    ("kernel_gradient", True): Tuning((2, 2), rows=64, run=64, window_rows=8, parts=49),
-    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, warps=8, stages=3),
+    ("forward", False): Tuning((2, 1), run=1, loop="rows"),
+    ("input_gradient", False): Tuning((2, 2), run=1, warps=8, loop="rows"),
+    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8, parts=49),
+    ("kernel_gradient", False): Tuning((1, 2), rows=32, stages=3),
 }
 _FLOAT32 = {
-    ("forward", True): Tuning((2, 2), rows=64, run=64),
-    ("forward", False): Tuning((2, 1), rows=128, run=2, warps=8, unrolled=False),
-    ("input_gradient", False): Tuning((2, 1), rows=128, run=1, warps=8, unrolled=False),
-    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, window_rows=8, parts=49),
-    ("kernel_gradient", False): Tuning((1, 2), rows=32, run=4, warps=8, stages=3),
+    ("forward", True): Tuning((2, 2), tiles=4, run=64),
+    ("forward", False): Tuning((2, 1), rows=256, run=1, warps=8, loop="rows"),
+    ("input_gradient", False): Tuning((2, 1), rows=256, run=1, warps=8, loop="rows"),
+    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8),
+    ("kernel_gradient", False): Tuning(rows=64),
 }

@@ -18,7 +18,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from levelfield.kernels import pallas
-from levelfield.kernels.windows import Axis, kernels, matrices
+from levelfield.kernels.factors import collected, right_factors
+from levelfield.kernels.windows import Axis
 
 
 class Tuning(NamedTuple):
@@ -30,7 +31,7 @@ class Tuning(NamedTuple):
     run: int = 4  # neighboring places of a window multiplied at once, at most; beyond a row, whole rows
     warps: int = 4
     stages: int = 1
-    unrolled: bool = True  # whether the rows of a window are multiplied without a loop, which takes registers
+    loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; without, all is unrolled
     transposed: bool = False  # whether the right factor is stored so: tensor cores want it in TF32
     parts: int = 16  # of the batch, for a kernel's gradient
     window_rows: int = 1  # that a program of a kernel's gradient holds
@@ -146,11 +147,11 @@ def output_places(layout: Layout, tile: Tile) -> tuple[jax.Array, jax.Array]:
     return at, jnp.broadcast_to(tile.inside[:, None], at.shape)
 
 
-def load_windows(ref: Any, layout: Layout, tile: Tile, block: Block, row: Any = 0) -> jax.Array:
-    """Load a block of each group's window, moved down by some rows, with zeros outside the image."""
+def load_windows(ref: Any, layout: Layout, tile: Tile, block: Block, row: Any = 0, column: Any = 0) -> jax.Array:
+    """Load a block of each group's window, moved down and right, with zeros outside the image."""
     height, width, channels = layout.input
     y = tile.row * layout.rows.step + layout.rows.start + block.row + row
-    x = tile.column * layout.columns.step + layout.columns.start + block.column
+    x = tile.column * layout.columns.step + layout.columns.start + block.column + column
     element = jnp.arange(block.height * block.width * channels, dtype=jnp.int32)
     line = block.width * channels
     down, along = lax.div(element, line), lax.rem(element, line)
@@ -159,7 +160,7 @@ def load_windows(ref: Any, layout: Layout, tile: Tile, block: Block, row: Any = 
         rows = y[:, None] + down[None, :] if block.height > 1 else y[:, None]
         mask &= (rows >= 0) & (rows < height)
     if _leaves(layout.columns, width, layout.output[1]):
-        columns = x[:, None] + lax.div(along, channels)[None, :]
+        columns = x[:, None] + lax.div(along, channels)[None, :] if block.width > 1 else x[:, None]
         mask &= (columns >= 0) & (columns < width)
     first = ((tile.image * height + y) * width + x) * channels
     return pallas.load(ref.at[first[:, None] + (down * (width * channels) + along)[None, :]], mask)
@@ -184,60 +185,71 @@ def product(
     finish: Finish,
     sums: int,
     tuning: Tuning,
+    backward: bool = False,
 ) -> list[jax.Array]:
     """Return what ``finish(products, tile, references)`` stores, and the sums of what it returns.
 
     The references are of the operands and of the outputs, whose shapes are given. The sums are over all groups of a
-    slot and the outputs in each (slots, sums, features).
+    slot and the outputs in each (slots, sums, features). ``backward`` swaps the kernel's channels and features.
     """
     layout.check()
     programs = -(-layout.groups // (tuning.rows * tuning.tiles))  # per slot
-    cut = blocks(layout.rows.window if tuning.unrolled else 1, layout.columns.window, tuning.run)
+    columns = layout.columns.window
+    if tuning.loop == "blocks":
+        cut = [Block(0, 0, 1, math.gcd(columns, tuning.run))]
+        repeats = layout.rows.window * (columns // cut[0].width)
+    elif tuning.loop == "rows":
+        cut, repeats = blocks(1, columns, tuning.run), layout.rows.window
+    else:
+        cut, repeats = blocks(layout.rows.window, columns, tuning.run), 1
     channels, stored = layout.input[2], sums
     shapes = [*outputs]
     if sums:
-        shapes.append(jax.ShapeDtypeStruct((layout.slots * programs * sums, layout.features), jnp.float32))
+        shapes.append(jax.ShapeDtypeStruct((layout.slots * programs * sums, layout.output[2]), jnp.float32))
 
     def program(x_ref: Any, matrix_ref: Any, *refs: Any) -> None:
         number = pl.program_id(0)
         slot, part = lax.div(number, programs), lax.rem(number, programs)
 
-        def factor(block: Block, row: Any = 0) -> jax.Array:
-            place = ((row + block.row) * layout.columns.window + block.column) * channels
+        def factor(block: Block, row: Any = 0, column: Any = 0) -> jax.Array:
+            place = ((row + block.row) * columns + column + block.column) * channels
             length = block.height * block.width * channels
             if tuning.transposed:
                 return matrix_ref[pallas.part(slot * layout.features, layout.features), pallas.part(place, length)]
             return matrix_ref[pallas.part(slot * layout.window + place, length), :]
 
         # Several tiles share the right factor, which then stays in the processor.
-        kept = [factor(block) for block in cut] if tuning.tiles > 1 and tuning.unrolled else None
+        kept = [factor(block) for block in cut] if tuning.tiles > 1 and not tuning.loop else None
 
         def compute(i: Any, totals: Any) -> Any:
             tile = tile_at(layout, slot, part * tuning.tiles + i, tuning.rows, programs * tuning.tiles)
 
-            def add(row: Any, products: jax.Array) -> jax.Array:
+            def add(step: Any, products: jax.Array) -> jax.Array:
+                across = columns // cut[0].width if tuning.loop == "blocks" else 1  # steps per row
+                row, column = (lax.div(step, across), lax.rem(step, across) * cut[0].width) if across > 1 else (step, 0)
                 for n, block in enumerate(cut):
-                    left, right = load_windows(x_ref, layout, tile, block, row), kept[n] if kept else factor(block, row)
+                    left = load_windows(x_ref, layout, tile, block, row, column)
+                    right = kept[n] if kept else factor(block, row, column)
                     products += pallas.dot(left, right, transposed=tuning.transposed)
                 return products
 
             zeros = jnp.zeros((tuning.rows, layout.features), jnp.float32)
-            products = add(0, zeros) if tuning.unrolled else lax.fori_loop(0, layout.rows.window, add, zeros)
+            products = lax.fori_loop(0, repeats, add, zeros) if tuning.loop else add(0, zeros)
             return tuple(a + b.sum(0) for a, b in zip(totals, finish(products, tile, refs), strict=True))
 
         totals = (jnp.zeros(layout.features, jnp.float32),) * stored
         totals = compute(0, totals) if tuning.tiles == 1 else lax.fori_loop(0, tuning.tiles, compute, totals)
         for i, total in enumerate(totals):
-            refs[-1][stored * number + i, :] = total
+            refs[-1][stored * number + i, :] = total.reshape(layout.copies, layout.output[2]).sum(0)
 
-    matrix = matrices(kernel, layout.rows, layout.columns).astype(x.dtype)
-    matrix = matrix.swapaxes(1, 2) if tuning.transposed else matrix
+    matrix = right_factors(
+        kernel, layout.rows, layout.columns, x.dtype, backward=backward, transposed=tuning.transposed
+    )
     results: list[jax.Array] = pallas.call(
         program, grid=(layout.slots * programs,), out_shape=shapes, name=name, warps=tuning.warps, stages=tuning.stages
-    )(x.reshape(-1), matrix.reshape(-1, matrix.shape[2]), *operands)
+    )(x.reshape(-1), matrix, *operands)
     if sums:
-        partial = results[-1].reshape(layout.slots, programs, sums, layout.copies, layout.output[2])
-        results = [*results[:-1], partial.sum((1, 3))]
+        results = [*results[:-1], results[-1].reshape(layout.slots, programs, sums, layout.output[2]).sum(1)]
     return results
 
 
@@ -284,5 +296,5 @@ def gradient(
         warps=tuning.warps,
         stages=tuning.stages,
     )(x.reshape(-1), *operands)
-    total = partial.reshape(layout.slots, tuning.parts, layout.window, layout.features).sum(1)
-    return kernels(total, layout.rows, layout.columns, channels)
+    partial = partial.reshape(layout.slots, tuning.parts, layout.window, layout.features)
+    return collected(partial, layout.rows, layout.columns, channels)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 
@@ -63,28 +61,3 @@ def backward_axis(size: int, stride: int, group: int) -> Axis:
 
 def _tap(place: int, size: int) -> int:
     return place if 0 <= place < size else -1
-
-
-def matrices(kernel: jax.Array, rows: Axis, columns: Axis) -> jax.Array:
-    """Arrange kernels as right factors: (slots, window height · window width · channels, group · features)."""
-    slots, *_, channels, features = kernel.shape
-    extended = jnp.pad(kernel, ((0, 0), (0, 1), (0, 1), (0, 0), (0, 0)))  # a tap of −1 is the last one: zero
-    down, across = np.array(rows.taps), np.array(columns.taps)
-    taps = extended[:, down[:, None, :, None], across[None, :, None, :]]
-    size = rows.window * columns.window * channels
-    return taps.transpose(0, 1, 2, 5, 3, 4, 6).reshape(slots, size, rows.group * columns.group * features)
-
-
-def kernels(gradients: jax.Array, rows: Axis, columns: Axis, channels: int) -> jax.Array:
-    """Return the kernels' gradients from those of the right factors: the sum over the places of each tap."""
-    shape = (len(gradients), rows.window, columns.window, channels, rows.group, columns.group, -1)
-    gradients = gradients.reshape(shape).transpose(0, 1, 2, 4, 5, 3, 6)
-    down, across = rows.places, columns.places
-    copies = gradients[
-        :,
-        down[:, None, :, None],
-        across[None, :, None, :],
-        np.arange(rows.group)[:, None],
-        np.arange(columns.group),
-    ]
-    return copies.sum((3, 4))

@@ -11,20 +11,15 @@ from levelfield.kernels.pooled_convolution import (
     first_kernel_gradient,
     input_gradient,
     kernel_gradient,
+    pool,
     pooled_convolution,
     spread,
 )
-from levelfield.models.layers import max_pool
 
 
-def forward(
-    params: Any, state: Any, images: jax.Array, *, dtype: Any, one_by_one: bool = False
-) -> tuple[jax.Array, Any]:
-    """Return the logits (slots, examples, classes) and the state, which stays empty.
-
-    The second convolution is by cuDNN, ``one_by_one``, or by our kernels.
-    """
-    second = layer_one_by_one if one_by_one else pooled_layer
+def forward(params: Any, state: Any, images: jax.Array, *, dtype: Any) -> tuple[jax.Array, Any]:
+    """Return the logits (slots, examples, classes) and the state, which stays empty."""
+    second = pooled_layer if dtype == jnp.bfloat16 else layer_one_by_one  # in TF32, cuDNN is faster than our kernels
     x = pooled_first_layer(images.astype(dtype), params["Conv_0"]["kernel"], params["bias_0"])
     x = second(x, params["Conv_1"]["kernel"], params["bias_1"])
     x = jax.nn.relu(_dense(x.reshape(*x.shape[:2], -1), params["Dense_0"])).astype(dtype)
@@ -32,8 +27,29 @@ def forward(
 
 
 def _dense(x: jax.Array, params: Any) -> jax.Array:
-    kernel = params["kernel"].astype(x.dtype)
-    return jnp.einsum("snc,sck->snk", x, kernel, preferred_element_type=jnp.float32) + params["bias"][:, None]
+    return _product(x, params["kernel"]) + params["bias"][:, None]
+
+
+@jax.custom_vjp
+def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiply each slot's matrices, with factors in the type of x in the gradients, too, and results in float32."""
+    return _product_forward(x, kernel)[0]
+
+
+def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
+    # The barrier keeps XLA from reading the large kernel in float32 again for each product.
+    cast = jax.lax.optimization_barrier(kernel.astype(x.dtype))
+    return jnp.einsum("snc,sck->snk", x, cast, preferred_element_type=jnp.float32), (x, cast)
+
+
+def _product_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, cast = residuals
+    d = d.astype(x.dtype)
+    dx, dkernel = jnp.einsum("snk,sck->snc", d, cast), jnp.einsum("snc,snk->sck", x, d)
+    return dx, dkernel.astype(jnp.float32)
+
+
+_product.defvjp(_product_forward, _product_backward)
 
 
 @jax.custom_vjp
@@ -58,7 +74,7 @@ pooled_layer.defvjp(_layer_forward, _layer_backward)
 
 
 def layer_one_by_one(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """Compute the same with one convolution per slot, because XLA is slow at many in one."""
+    """Compute the same with one convolution of cuDNN per slot: XLA is slow at many in one."""
     padding = [(side // 2, side // 2) for side in kernel.shape[1:3]]
     names = ("NHWC", "HWIO", "NHWC")
     y = jnp.stack(
@@ -67,7 +83,19 @@ def layer_one_by_one(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Ar
             for images, one in zip(x, kernel.astype(x.dtype), strict=True)
         ]
     )
-    return jax.nn.relu(jax.vmap(max_pool)(y) + bias[:, None, None, None]).astype(x.dtype)
+    return _pooled(y, bias)
+
+
+@jax.custom_vjp
+def _pooled(y: jax.Array, bias: jax.Array) -> jax.Array:
+    return pool(y, bias)[0]
+
+
+def _pooled_backward(winners: jax.Array, d: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return spread(d, winners), _bias_gradient(d, winners)
+
+
+_pooled.defvjp(pool, _pooled_backward)
 
 
 @jax.custom_vjp

@@ -46,13 +46,11 @@ def batched(precision: str) -> Callable[..., Any] | None:
     """Return the gradients of many trials at once on this device's kernels, or None without any."""
     if precision == "float32" or not pallas.available():
         return None
-    if precision == "bfloat16":
-        return gradients(CLASSIFIER, jnp.bfloat16)
-    return gradients(CLASSIFIER, jnp.float32, one_by_one=True)
+    return gradients(CLASSIFIER, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
 
 
-def gradients(classifier: Classifier, dtype: Any, **options: Any) -> Callable[..., Any]:
-    """Return the gradients of many trials of this network, with activations of this type and options of ``forward``."""
+def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
+    """Return the gradients of many trials of this network, with activations of this type."""
     from levelfield.models.batched_cnn import forward  # imports what not every version of JAX has
 
-    return classifier.batched(functools.partial(forward, dtype=dtype, **options))
+    return classifier.batched(functools.partial(forward, dtype=dtype))
