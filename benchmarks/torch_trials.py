@@ -227,6 +227,7 @@ class GraphedTrial:
             adam.step()
 
         self._graph = captured(step, adam)
+        self._used = net, adam, tensors, objective  # by the graph, which does not keep them alive
 
     def stretch(self) -> int:
         for _ in range(STRETCH):
