@@ -164,10 +164,10 @@ def test_sizes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_muon_moves_the_matrices_of_blocks_and_nothing_else(name: str) -> None:
+def test_muon_of_hidden_layers_moves_the_matrices_of_blocks_and_nothing_else(name: str) -> None:
     """Embeddings and the last layer are matrices, too, but Muon is for hidden layers."""
     params, _ = jax.eval_shape(get_workload(name).init, jax.random.key(0))
-    state = jax.eval_shape(build_optimizer("contrib.muon", learning_rate=0.1).init, params)
+    state = jax.eval_shape(build_optimizer("contrib.muon", learning_rate=0.1, hidden_only=True).init, params)
     momentum = state.inner_states["muon"].inner_state[0].mu
     by_muon = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(momentum)}
     every = jax.tree_util.tree_leaves_with_path(params)
