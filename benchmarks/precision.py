@@ -25,10 +25,10 @@ from levelfield.run import read_pools, run
 from levelfield.store import Store
 
 
-def finals(study: lf.Study, optimizer: str, store: Store) -> tuple[dict[int, float], float]:
+def finals(study: lf.Study, optimizer: str, store: Store, slots: int | None) -> tuple[dict[int, float], float]:
     """Train what is missing; return the final values by point, and the seconds that this took."""
     begun = time.perf_counter()
-    executor = get_executor("local", None)
+    executor = get_executor("local", slots)
     executor.check(study)
     if shortage := run(study, store, executor):
         raise shortage
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=32, help="feasible trials in each precision")
     parser.add_argument("--steps", type=int, help="default: the study's")
     parser.add_argument("--precisions", default="tf32,bfloat16", help="comma-separated; the first is the reference")
+    parser.add_argument("--slots", type=int, help="default: measured")
     parser.add_argument("--store", type=Path, default=Path("precision.db"))
     arguments = parser.parse_args()
     full = lf.load_study(arguments.study)

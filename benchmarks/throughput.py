@@ -8,8 +8,8 @@ the better of one thread and the default number of threads. "with evaluation" in
 workload's default interval. Compilation is not counted for either.
 
 With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
-one CUDA graph: compiled or not, whichever is faster. It also runs in --processes processes at once, which share the GPU
-under NVIDIA MPS. Download the data sets first.
+one CUDA graph: compiled or not, whichever is faster. In the first precision, it also runs in --processes processes at
+once, which share the GPU under NVIDIA MPS. Download the data sets first.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ LARGE = ("fashion_mnist_cnn", "cifar10_resnet32", "war_and_peace_lstm", "war_and
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_PER_CORE = (1, 2, 4, 8)
 SLOTS_ON_GPU = {
-    "fashion_mnist_cnn": (1, 8, 32),
-    "cifar10_resnet32": (1, 32, 64),
-    "war_and_peace_lstm": (1, 264, 528),
-    "war_and_peace_gpt": (1, 2, 4),
+    "fashion_mnist_cnn": (16, 32),
+    "cifar10_resnet32": (32, 64),
+    "war_and_peace_lstm": (264, 528),
+    "war_and_peace_gpt": (1, 2),
 }
 
 # ---------------------------------------------------------------------------- levelfield
@@ -211,13 +211,13 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = True
     rows = [GPU_HEADINGS if on_gpu else CPU_HEADINGS]
     if on_gpu:
-        cases = [(name, precision) for name in names for precision in arguments.precisions.split(",")]
-        count = arguments.processes
+        precisions = arguments.precisions.split(",")
         # Before JAX takes the GPU outside of MPS.
-        shared = {
-            case: f"{formatted(together(*case, count, rounds * seconds))} ({count})" if count else "–" for case in cases
-        }
-        measure = [lambda case=case: row_on_gpu(*case, rounds, seconds, shared[case]) for case in cases]
+        shared = dict.fromkeys([(name, precision) for name in names for precision in precisions], "–")
+        for name in names if (count := arguments.processes) else ():
+            rate_of_all = together(name, precisions[0], count, rounds * seconds)
+            shared[name, precisions[0]] = f"{formatted(rate_of_all)} ({count})"
+        measure = [lambda case=case: row_on_gpu(*case, rounds, seconds, shared[case]) for case in shared]
     else:
         measure = [lambda name=name: row(name, rounds, seconds, arguments.training_only) for name in names]
     print(
