@@ -172,7 +172,10 @@ def together(name: str, precision: Precision, processes: int, seconds: float) ->
         ]
         for process in running:
             process.stdout.readline()  # "ready"
-        return sum(float(process.communicate("\n")[0]) for process in running)
+        for process in running:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        return sum(float(process.communicate()[0]) for process in running)
 
 
 CPU_HEADINGS = [
