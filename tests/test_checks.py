@@ -115,7 +115,7 @@ def test_a_workload_that_breaks_its_contract_is_rejected_in_one_line(changes: di
 
 @pytest.mark.parametrize(
     ("rule", "wrong"),
-    [("optax.contrib.muon", {"preconditioning": "frobenious"}), ("optax.adam", {"mu_dtype": "float17"})],
+    [("optax.polyak_sgd", {"variant": "spss"}), ("optax.adam", {"mu_dtype": "float17"})],
 )
 def test_a_rule_that_cannot_be_trained_is_rejected_before_training(
     rule: str, wrong: dict[str, str], tmp_path: Path
