@@ -113,10 +113,14 @@ def test_a_workload_that_breaks_its_contract_is_rejected_in_one_line(changes: di
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", ["optax.lbfgs", "optax.noisy_sgd"])
-def test_a_rule_that_cannot_be_trained_is_rejected_before_training(rule: str, tmp_path: Path) -> None:
-    table = {"rule": rule, "learning_rate": 0.1} | ({"seed": 0} if rule == "optax.noisy_sgd" else {})
-    study = make_study({"ours": table})
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [("optax.polyak_sgd", {"variant": "spss"}), ("optax.adam", {"mu_dtype": "float17"})],
+)
+def test_a_rule_that_cannot_be_trained_is_rejected_before_training(
+    rule: str, wrong: dict[str, str], tmp_path: Path
+) -> None:
+    study = make_study({"ours": {"rule": rule, "learning_rate": 0.1, **wrong}})
     with pytest.raises(LevelfieldError, match=rf"optimizers\.ours: rule {rule} cannot be trained") as caught:
         lf.compare(study, tmp_path / "trials.db")
     assert "\n" not in str(caught.value)
