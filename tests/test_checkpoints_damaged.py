@@ -72,7 +72,7 @@ def test_another_number_of_slots_does_not_continue_a_checkpoint(tmp_path):
     trials, notes, steps = finish(segments(saving(tmp_path, 2), points(3, "adam"), "adam"))
     assert_equal(trials, undisturbed("adam", 2)[:3])
     assert steps == 3 * STEPS
-    slots = [JaxExecutor(asked)._count(STUDY) for asked in (4, 2)]
+    slots = [JaxExecutor(asked).slots(STUDY) for asked in (4, 2)]
     assert notes == [f"checkpoint {path.name} is ignored: it was made with slots {slots[0]}, not {slots[1]}"]
 
 

@@ -108,8 +108,9 @@ def test_dropout(name: str, rates: list[float]) -> None:
     calls: list[tuple[float, bool]] = []
 
     def record(call: Any, arguments: Any, others: Any, context: Any) -> Any:
-        if isinstance(context.module, layers.Dropout) and context.method_name == "__call__":
-            calls.append((context.module.rate, arguments[1]))
+        module = context.module
+        if isinstance(module, layers.Dropout) and module.rate and context.method_name == "__call__":
+            calls.append((module.rate, arguments[1]))
         return call(*arguments, **others)
 
     of = get_workload(name)

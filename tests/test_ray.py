@@ -179,10 +179,10 @@ def test_a_trial_that_takes_down_its_worker_three_times_fails_and_the_others_fin
     executor.check(study)
     stretches = list(executor.train(study, all_points(study)))
     assert sorted(trial.point.index for stretch in stretches for trial in stretch.finished) == [0, 1, 3]
-    ((point, reason),) = [failure for stretch in stretches for failure in stretch.failed]
-    assert point == Search(study, "sgd").point(2)
-    assert reason.startswith("3 workers were lost with it, the last one because its process ended")
-    assert "\n" not in reason
+    (failure,) = [failure for stretch in stretches for failure in stretch.failed]
+    assert failure.point == Search(study, "sgd").point(2)
+    assert failure.reason.startswith("3 workers were lost with it, the last one because its process ended")
+    assert "\n" not in failure.reason
 
 
 def test_a_study_that_no_node_can_train_is_refused_in_one_line(ray_cluster, tmp_path):

@@ -141,13 +141,13 @@ def test_a_rule_of_which_nothing_is_known_says_what_to_declare():
 
 
 def test_a_range_a_decade_from_the_suggestion_is_a_departure():
-    far = {"rule": "optax.contrib.muon", "learning_rate": {"log": [1e-5, 2e-4]}}
+    far = {"rule": "optax.contrib.muon", "learning_rate": {"log": [1e-6, 2e-5]}}
     (found,) = departures(make_study({"muon": far}, workload="fashion_mini"))
     assert str(found) == (
-        "muon: learning_rate in 1e-05 … 2e-04 is a decade or more from what is suggested for optax.contrib.muon on "
-        "images (nearest: learning_rate 0.002 … 0.2)."
+        "muon: learning_rate in 1e-06 … 2e-05 is a decade or more from what is suggested for optax.contrib.muon on "
+        "images (nearest: learning_rate 0.001 … 0.1)."
     )
-    near = far | {"learning_rate": {"log": [1e-5, 3e-4]}}
+    near = far | {"learning_rate": {"log": [1e-6, 2e-4]}}
     assert not departures(make_study({"muon": near}, workload="fashion_mini"))
 
 

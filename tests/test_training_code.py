@@ -249,7 +249,20 @@ def test_a_trial_builds_its_optimizer_for_pytorch():
         file=__file__,
     )
     values = {"learning_rate": 0.5, "momentum": 0.9, "decay_steps": 1.0, "decay_factor": 0.1, "dropout": 0.2}
-    trial = lf.TrialRun("mine", "momentum", values, 0, 10, 5, None, "cpu", 0, "linear", workload)
+    trial = lf.TrialRun(
+        "mine",
+        "momentum",
+        values,
+        0,
+        10,
+        5,
+        None,
+        "cpu",
+        0,
+        "linear",
+        frozenset({"decay_steps", "decay_factor"}),
+        workload,
+    )
     weight = torch.nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
     optimizer = trial.optimizer([weight])
     expected, velocity = 1.0, 0.0

@@ -152,7 +152,7 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: jax.Array, train: bool) -> jax.Array:
-        if not train:
+        if not (train and self.rate):
             return inputs
         words = jax.random.bits(self.make_rng("dropout"), (-(-inputs.size // 2),), jnp.uint32)
         halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(-1)[: inputs.size]
