@@ -43,7 +43,7 @@ def test_a_run_can_be_interrupted_while_it_starts(number: int, commands: Command
     """While it imports, reads the study, opens the store, or compiles."""
     generator = random.Random(number)
     ending = generator.choice([signal.SIGINT, signal.SIGTERM])
-    runner = commands.start(*RUN)
+    runner = commands.start(*RUN, "--steps", "1000000")  # it does not end by itself meanwhile
     runner.wait_until(lambda: handles(signal.SIGTERM, runner))
     with contextlib.suppress(AssertionError):
         runner.wait_until(lambda: False, timeout=3.5 * (number + generator.random()) / MOMENTS)
