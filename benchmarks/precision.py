@@ -62,7 +62,7 @@ def main() -> None:
     rows = [["precision", f"median {study.select}", "its 90% interval", "mean", "difference", "seconds"]]
     with Store.open(arguments.store) as store:
         for precision in arguments.precisions.split(","):
-            values[precision], seconds = finals(study.replace(precision=precision), optimizer, store)
+            values[precision], seconds = finals(study.replace(precision=precision), optimizer, store, arguments.slots)
             found = list(values[precision].values())
             middle = lf.interval(found, k=1)
             reference = next(iter(values.values()))
@@ -74,7 +74,7 @@ def main() -> None:
     print(f"{study.workload}, {optimizer}, {study.steps} steps, {study.pool} feasible trials in each precision")
     print(table(rows))
     pools = {precision: list(found.values()) for precision, found in values.items()}
-    print("told apart:", lf.separated(pools, k=1) or "none")
+    print("separated:", lf.separated(pools, k=1) or "none")
 
 
 if __name__ == "__main__":

@@ -392,6 +392,14 @@ def test_help(command, command_name):
     assert "None" not in out
 
 
+def test_the_list_of_commands_says_what_each_does_on_one_line(command, monkeypatch):
+    """typer cuts off longer descriptions."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = command("--help")
+    assert len(out.splitlines()) > len(COMMANDS)
+    assert "..." not in out
+
+
 def test_odd_names_are_compared_and_reported(command, tmp_path):
     """The page's scripts must not take them for their own names."""
     tables = "".join(

@@ -41,6 +41,11 @@ def test_the_documented_study_is_valid():
     assert list(study.optimizers) == ["momentum", "adam_default", "adamw"]
 
 
+def test_the_study_in_the_readme_is_valid():
+    (text,) = blocks("README.md", "toml")
+    assert list(lf.Study(**tomllib.loads(text)).optimizers) == ["momentum", "adamw"]
+
+
 def test_the_documented_options_and_schedule_are_valid():
     options, schedule = (tomllib.loads(text) for text in blocks("docs/optimizers.md", "toml"))
     study = lf.Study(**options, **schedule)

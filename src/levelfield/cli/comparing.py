@@ -69,7 +69,7 @@ def compare(
     checkpoint_minutes: CheckpointMinutes = 5.0,
     as_json: Json = False,
 ) -> None:
-    """Train the missing trials, print the comparison, and write report.html.
+    """Train missing trials, print the comparison, write report.html.
 
     If options change the study, the report's name says so, and the full study's report.html stays.
     """
@@ -137,7 +137,7 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show how many trials of each optimizer are done, and which have failed."""
+    """Show how many trials are done, and which have failed."""
     from levelfield.report.narrative import pool_caveats
     from levelfield.run import read_states
 
@@ -225,9 +225,9 @@ def check(
     slots: Slots = "auto",
     as_json: Json = False,
 ) -> None:
-    """Validate a study, estimate its cost, and check its search spaces.
+    """Check a study before training: its cost and its search spaces.
 
-    The check shows how much of a special case's search space, such as momentum's, the search space of a more general
+    This shows how much of a special case's search space, such as momentum's, the search space of a more general
     optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
     what 'levelfield suggest' prints.
     """
@@ -319,7 +319,7 @@ def export(
     store: StoreOption = None,
     out: Out = None,
 ) -> None:
-    """Write the stored trials of a study to a Parquet or CSV file, or to an Optuna storage."""
+    """Write stored trials to Parquet, CSV, or an Optuna storage."""
     from levelfield.export import check_format, write_trials
     from levelfield.report.narrative import pool_caveats
     from levelfield.run import read_states

@@ -54,8 +54,9 @@ def import_(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Import trials from elsewhere: CSV, Parquet, Optuna, Ray Tune, W&B, DeepOBS, AlgoPerf, or TaskSet.
+    """Bring in trials from elsewhere: CSV, Optuna, W&B, and others.
 
+    Reads CSV, Parquet, Optuna, Ray Tune, Weights & Biases, DeepOBS, AlgoPerf, and TaskSet.
     Afterward, all commands that read trials work on the study: compare, report, plan, export, and others.
     """
     from levelfield.imports import load_layout, read_source

@@ -46,7 +46,7 @@ def suggest(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print a search space to start from for each rule, as TOML, and say where its ranges come from.
+    """Print a search space to start from, with its source, as TOML.
 
     The tables can be pasted into a study file. With -o, write a study that is ready to run.
     """
@@ -83,7 +83,7 @@ def refine(
     stale: Stale = None,
     as_json: Json = False,
 ) -> None:
-    """Propose better search spaces and write them to a new study file."""
+    """Propose better search spaces, in a new study file."""
     from levelfield.store import without_password
 
     if output and os.path.lexists(output):

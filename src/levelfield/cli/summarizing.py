@@ -46,7 +46,7 @@ def summary(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare optimizers across several studies without training, and write summary.html.
+    """Compare optimizers across studies and write summary.html.
 
     Optimizers are matched by name, and each study is compared at its own K. The other options describe how the studies
     were run; the page's name says so.

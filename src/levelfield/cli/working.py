@@ -26,7 +26,7 @@ def work(
     checkpoint_minutes: CheckpointMinutes = 5.0,
     stale: Stale = None,
 ) -> None:
-    """Train a study's missing trials together with other workers on the same store.
+    """Train a study together with other workers on the same store.
 
     Start as many workers as you like, on as many machines as you like; each trial is trained by one of them. A worker
     ends when the study has all the trials that it needs. One that is stopped returns its trials to the others.
