@@ -3,21 +3,17 @@
     python benchmarks/precision.py [STUDY] [--optimizer adam] [--pool 32] [--steps 3000] [--precisions tf32,bfloat16]
 
 STUDY is a built-in study or a file, by default fashion_mini. Each precision trains the first --pool feasible points of
-the optimizer's search. Points that are feasible in both are also compared pair by pair: the mean difference to the
-first precision has a 95% confidence interval (Student's t). The trials stay in --store, so that an interrupted run
-continues.
+the optimizer's search. Points that are feasible in both are also compared pair by pair: the median difference to the
+first precision, with its 90% confidence interval. The trials stay in --store, so that an interrupted run continues.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from pathlib import Path
 
-import numpy as np
 from aligned import table
-from scipy import stats
 
 import levelfield as lf
 from levelfield.executors import get_executor
@@ -38,11 +34,10 @@ def finals(study: lf.Study, optimizer: str, store: Store, slots: int | None) -> 
 
 
 def difference(ours: dict[int, float], reference: dict[int, float]) -> str:
-    """Return the mean difference over the points of both, with its 95% confidence interval."""
+    """Return the median difference over the points of both, with its 90% confidence interval."""
     common = sorted(ours.keys() & reference.keys())
-    differences = np.array([ours[index] - reference[index] for index in common])
-    half = stats.t.ppf(0.975, len(common) - 1) * differences.std(ddof=1) / math.sqrt(len(common))
-    return f"{differences.mean():+.4g} ± {half:.2g} ({len(common)} pairs)"
+    middle = lf.interval([ours[index] - reference[index] for index in common], k=1)
+    return f"{middle.median:+.2g} ({middle.low:+.2g} to {middle.high:+.2g}; {len(common)} pairs)"
 
 
 def main() -> None:
@@ -59,7 +54,7 @@ def main() -> None:
     optimizer = arguments.optimizer or list(full.optimizers)[-1]
     study = full.only([optimizer]).replace(steps=arguments.steps, pool=arguments.pool, trials=1)
     values: dict[str, dict[int, float]] = {}
-    rows = [["precision", f"median {study.select}", "its 90% interval", "mean", "difference", "seconds"]]
+    rows = [["precision", f"median {study.select}", "its 90% interval", "median difference", "seconds"]]
     with Store.open(arguments.store) as store:
         for precision in arguments.precisions.split(","):
             values[precision], seconds = finals(study.replace(precision=precision), optimizer, store, arguments.slots)
@@ -68,9 +63,7 @@ def main() -> None:
             reference = next(iter(values.values()))
             paired = difference(values[precision], reference) if len(values) > 1 else "–"
             interval = f"{middle.low:.4g} to {middle.high:.4g}"
-            rows.append(
-                [precision, f"{middle.median:.4g}", interval, f"{np.mean(found):.4g}", paired, f"{seconds:.0f}"]
-            )
+            rows.append([precision, f"{middle.median:.4g}", interval, paired, f"{seconds:.0f}"])
     print(f"{study.workload}, {optimizer}, {study.steps} steps, {study.pool} feasible trials in each precision")
     print(table(rows))
     pools = {precision: list(found.values()) for precision, found in values.items()}
