@@ -218,8 +218,8 @@ def slow_momentum(tmp_path_factory) -> lf.Comparison:
 def test_the_sentences_say_what_steps_take_and_how_it_was_measured(slow_momentum):
     text = " ".join(slow_momentum.sentences())
     assert (
-        "A step of momentum takes 2.5 times as long as one of sgd (5 ms and 2 ms, measured on 1 × none with one trial "
-        "alone, without evaluations)." in text
+        "A step of momentum takes 2.5 times as long as one of sgd (5 ms and 2 ms per trial, with one trial alone on "
+        "1 × none, without evaluations)." in text
     )
     # Both reach the target at the last of 4 steps.
     assert "sgd has the least median time to the target: 8 ms" in text
@@ -242,7 +242,7 @@ def test_the_figures_have_seconds_only_if_steps_differ(slow_momentum, tmp_path):
         assert title in titles(slow_momentum)
     alike = trained(tmp_path / "trials.db", {"sgd": [0.002], "momentum": [0.0021]})
     assert "seconds" not in titles(alike)
-    assert "A step takes about as long with each optimizer (2 ms to 2.1 ms, measured on" in " ".join(alike.sentences())
+    assert "A step takes about as long with each optimizer (2 ms to 2.1 ms per trial, with" in " ".join(alike.sentences())
 
 
 def test_views_keep_the_times(slow_momentum):
@@ -262,6 +262,6 @@ def test_nothing_is_said_of_costs_that_a_busy_machine_hides(tmp_path):
     """sgd takes 1, 5, 3, 1, 5, 3, 1 and 5 ms: half of the stretches took 3 times as long as the fastest."""
     comparison = trained(tmp_path / "trials.db", {"sgd": [0.001, 0.005, 0.003], "momentum": [0.002]})
     text = " ".join(comparison.sentences())
-    assert "Whether steps take longer with some optimizers cannot be told (1 ms to 2 ms, measured on 1 × none" in text
-    assert "half of them took 3 times as long as the fastest" in text
+    assert "The steps of different optimizers cannot be compared in seconds (1 ms to 2 ms per trial" in text
+    assert "half of the measurements took at least 3 times as long as the fastest" in text
     assert "least median time" not in text

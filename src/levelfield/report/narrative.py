@@ -396,16 +396,16 @@ def _seconds(results: Results, names: Sequence[str]) -> list[str]:
     source = step_time_source(times)
     if differ(times):
         ratio = f"{times[slow].seconds / times[quick].seconds:.2g}"
-        line = f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least}, {source})."
+        line = f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least} {source})."
         return [line, *(_time_to_target(results, names) if results.study.target else [])]
     ends = least if least == most else f"{least} to {most}"
     if (factor := slowdown(times)) > NOTICEABLE:
         return [
-            f"Whether steps take longer with some optimizers cannot be told ({ends}, {source}): the machine was busy, "
-            f"or stretches of training are too short, because half of them took {factor:.2g} times as long as the "
-            f"fastest or longer."
+            f"The steps of different optimizers cannot be compared in seconds ({ends} {source}): half of the "
+            f"measurements took at least {factor:.2g} times as long as the fastest, because the machine was busy or "
+            f"evaluations are too close together."
         ]
-    return [f"A step takes about as long with each optimizer ({ends}, {source}), so seconds tell the same as steps."]
+    return [f"A step takes about as long with each optimizer ({ends} {source}), so seconds tell the same as steps."]
 
 
 def step_time_source(times: Mapping[str, StepTime]) -> str:
@@ -413,8 +413,8 @@ def step_time_source(times: Mapping[str, StepTime]) -> str:
     slots = sorted({each.slots for each in times.values()})
     trials = " to ".join(f"{count:,}" for count in dict.fromkeys((slots[0], slots[-1])))
     device = next(iter(times.values())).device
-    beside = f"{trials} of its trials side by side, per trial" if slots[-1] > 1 else "one trial alone"
-    return f"measured on {device} with {beside}, without evaluations"
+    beside = f"with {trials} trials side by side" if slots[-1] > 1 else "with one trial alone"
+    return f"per trial, {beside} on {device}, without evaluations"
 
 
 def _time_to_target(results: Results, names: Sequence[str]) -> list[str]:

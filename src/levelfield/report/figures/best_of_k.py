@@ -61,7 +61,7 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure:
         "Click a name in the legend to highlight it."
     )
     if timed:
-        caption += f" Seconds are steps times what a step takes, {step_time_source(results.step_times)}."
+        caption += f" Seconds are steps times what a step takes ({step_time_source(results.step_times)})."
     data = {"ks": ks, "firstInSight": _FIRST_IN_SIGHT, "timed": timed}
     return Figure("How many trials", caption, [Part(panels)], data=data)
 

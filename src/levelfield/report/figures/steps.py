@@ -43,7 +43,7 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
             for row, (*_, outcome) in zip(rows, outcomes, strict=True)
         ]
         panels.append(Panel(_chart(names, "seconds"), timed, live={"seconds": True}))
-        caption += f" Seconds are steps times what a step takes, {step_time_source(results.step_times)}."
+        caption += f" Seconds are steps times what a step takes ({step_time_source(results.step_times)})."
     return Figure("Steps to the target", caption, [Part(panels)], columns=1)
 
 
