@@ -62,7 +62,7 @@ def main() -> None:
     rows = [["precision", f"median {study.select}", "its 90% interval", "mean", "difference", "seconds"]]
     with Store.open(arguments.store) as store:
         for precision in arguments.precisions.split(","):
-            values[precision], seconds = finals(study.replace(precision=precision), optimizer, store)
+            values[precision], seconds = finals(study.replace(precision=precision), optimizer, store, arguments.slots)
             found = list(values[precision].values())
             middle = lf.interval(found, k=1)
             reference = next(iter(values.values()))
