@@ -62,6 +62,12 @@ def test_kernels_can_be_switched_off(gpu: Any, monkeypatch: pytest.MonkeyPatch) 
         pallas.available()
 
 
+def test_a_wrong_switch_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(pallas.VARIABLE, "no")
+    with pytest.raises(UsageError, match="LEVELFIELD_KERNELS = 'no'"):
+        JaxExecutor(1).check(lf.load_study("wilson"))
+
+
 def test_on_a_cpu_there_is_nothing_to_say() -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("this looks at a machine with no GPU")

@@ -51,6 +51,7 @@ class JaxExecutor:
 
     def check(self, study: Study) -> None:
         workload = jax_workload(study)
+        pallas.wanted()  # raises if the variable has another value
         spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
         try:

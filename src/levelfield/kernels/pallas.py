@@ -78,7 +78,7 @@ def note() -> str:
 
 
 def wanted() -> bool:
-    """Return whether the user leaves kernels on."""
+    """Return whether kernels are on, as they are unless the user says otherwise."""
     value = os.environ.get(VARIABLE, "on")
     if value not in ("on", "off"):
         raise UsageError(f"{VARIABLE} = {value!r}: expected 'on' or 'off'")
