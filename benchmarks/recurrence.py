@@ -39,21 +39,9 @@ STATS = ("name", "tf_op", "hlo_op", "long_name", "kernel_details")  # of the pro
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
 TUNINGS = {
     ("bfloat16", "forward"): [Tuning(warps=16, early=True), Tuning(early=True)],
-    ("bfloat16", "backward"): [
-        Tuning(sums=True),
-        Tuning(),
-        Tuning(carried=True),
-        Tuning(early=True),
-        Tuning(early=True, carried=True),
-        Tuning(warps=16, early=True, carried=True),
-    ],
+    ("bfloat16", "backward"): [Tuning(), Tuning(early=True), Tuning(warps=16, early=True)],
     ("tf32", "forward"): [Tuning(resident=2), Tuning(resident=2, early=True), Tuning(resident=1)],
-    ("tf32", "backward"): [
-        Tuning(resident=2, sums=True),
-        Tuning(resident=2),
-        Tuning(resident=2, carried=True),
-        Tuning(resident=2, early=True),
-    ],
+    ("tf32", "backward"): [Tuning(resident=2), Tuning(resident=2, early=True)],
 }
 
 

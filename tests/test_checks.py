@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import make_study
+from training_helpers import ADAM, job_of
 
 import levelfield as lf
 from levelfield.data import Data
 from levelfield.errors import LevelfieldError, StudyError
-from levelfield.training.checks import check_workload
+from levelfield.training.checks import check_rule, check_workload
 from levelfield.trial import Direction
 from levelfield.workload import Workload, minimized
 from levelfield.workloads import get_workload
@@ -167,3 +168,17 @@ def test_a_workload_without_a_training_loss_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(LevelfieldError, match="train_loss") as error:
         use()
     assert "\n" not in str(error.value)
+
+
+def test_the_loss_is_traced_once_for_all_rules() -> None:
+    """A run checks every rule before it trains, and tracing a large model takes long."""
+    wilson, traced = get_workload("wilson"), []
+
+    def loss(*arguments: Any) -> Any:
+        traced.append(1)
+        return wilson.loss(*arguments)
+
+    workload = dataclasses.replace(wilson, loss=loss)
+    for rule in ("sgd", "adam", "adam"):
+        check_rule(job_of(workload, rule), ADAM)
+    assert len(traced) == 1

@@ -69,7 +69,7 @@ def test_in_bfloat16_the_kernels_err_by_rounding_only() -> None:
 
 
 def test_tuning_changes_no_result() -> None:
-    tuning = Tuning(resident=2, early=True, sums=True, carried=True)
+    tuning = Tuning(resident=2, early=True)
     given = arguments(2, 2, 5, 16)
     expected, actual = (forward(*given, LAYER, DROP, chosen) for chosen in (Tuning(), tuning))
     assert relative_error(actual, expected) < 1e-6

@@ -164,11 +164,17 @@ def test_all_slots_at_once_have_the_gradients_of_each(monkeypatch: pytest.Monkey
     (losses, ends), gradients = jax.jit(plain)(params, state, batch, keys, {})
     for dtype, tolerance in ((jnp.float32, 1e-5), (jnp.bfloat16, 0.02)):
         own = functools.partial(war_and_peace_lstm._gradients, dtype)
-        actual = jax.jit(own)(params, state, batch, keys, {})
+        compiled = jax.jit(own)
+        actual = compiled(params, state, batch, keys, {})
         assert jax.tree.structure(actual) == jax.tree.structure((losses, gradients, ends))
         for ours, expected in zip(jax.tree.leaves(actual), jax.tree.leaves((losses, gradients, ends)), strict=True):
             assert ours.dtype == expected.dtype == jnp.float32
             assert jnp.linalg.norm(ours - expected) < tolerance * jnp.linalg.norm(expected)
+        diverged = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), params)
+        for ours, expected in zip(
+            jax.tree.leaves(compiled(diverged, state, batch, keys, {})), jax.tree.leaves(actual), strict=True
+        ):
+            np.testing.assert_array_equal(ours[::2], expected[::2])  # the neighbors of a trial that diverged
 
 
 def test_without_a_gpu_the_plain_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

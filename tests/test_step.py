@@ -79,7 +79,9 @@ def _points() -> list[Point]:
 
 
 def _trials(workload: Workload, slots: int) -> list[Trial]:
-    return by_index(trained(job_of(workload, "sgd", steps=10, eval_interval=4), slots, _points()))
+    trials = by_index(trained(job_of(workload, "sgd", steps=10, eval_interval=4), slots, _points()))
+    assert len(trials) == len(_points())
+    return trials
 
 
 def _streamed() -> Workload:
@@ -91,7 +93,7 @@ def _streamed() -> Workload:
             chosen = order.integers(24, size=size)
             yield _INPUTS[chosen], _TARGETS[chosen]
 
-    stream = Stream(batches, (_INPUTS[0], _TARGETS[0]), 24)
+    stream = Stream(24, (_INPUTS[0], _TARGETS[0]), batches)
     return dataclasses.replace(LINEAR, load=lambda: Data(stream, {"train": (_INPUTS, _TARGETS)}))
 
 

@@ -27,7 +27,7 @@ from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.parts import parts
 from levelfield.training.precision import products
-from levelfield.training.program import Program, keep_programs, load_data, program, use_every_core
+from levelfield.training.program import Program, keep_programs, load_data, out_of_memory, program, use_every_core
 from levelfield.training.slots import train
 from levelfield.training.speed import measured
 from levelfield.training.step import Job
@@ -46,11 +46,12 @@ class JaxExecutor:
         keep_programs()
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[str, float] = {}
-        self._measured: dict[str, int] = {}  # slots
+        self._measured: dict[tuple[str, int], int] = {}  # (what is measured, most slots) → slots
         self._said = ""  # about kernels that cannot be used
 
     def check(self, study: Study) -> None:
         workload = jax_workload(study)
+        pallas.wanted()  # raises if the variable has another value
         spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
         try:
@@ -71,10 +72,6 @@ class JaxExecutor:
         while batch := take(self.slots(study)):
             in_flight = {point.index: point for point in batch.points}
             try:
-                note = pallas.note() if jax_workload(study).batched and study.precision != "float32" else ""
-                if note and note != self._said:
-                    self._said = note
-                    yield Progress(batch.optimizer, running=len(in_flight), note=note)
                 yield from self._train(study, batch.optimizer, in_flight, take)
             except (Exception, SystemExit) as error:  # custom code can raise anything
                 reason, details = failure_line(error), failure_details(error)
@@ -100,6 +97,10 @@ class JaxExecutor:
                     yield Progress(optimizer, running=len(in_flight), note=note)
                     slots = fitting
                     continue
+                note = pallas.note() if jax_workload(study).batched and study.precision != "float32" else ""
+                if note and note != self._said:
+                    self._said = note
+                    yield Progress(optimizer, running=len(in_flight), note=note)
                 checkpoints = self._checkpoints(study, optimizer, compiled)
                 provenance = self._provenance(study)
                 for progress in train(compiled, optimizer, next_points, checkpoints):
@@ -108,7 +109,7 @@ class JaxExecutor:
                     yield replace(progress, provenance=provenance, step_time=self._on_device(progress))
                 return
             except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error):
+                if not out_of_memory(error):
                     raise
                 if slots == 1:
                     raise OutOfMemory(
@@ -154,14 +155,14 @@ class JaxExecutor:
         first = next(iter(study.optimizers))
         about = study.definition(first) | {"steps": 0, "eval_interval": 0, "seed": "", "space": {}}
         here = {key: value for key, value in self._provenance(study).items() if key != "platform"}
-        key = digest(about | here)
-        if key not in self._measured:
+        key = digest(about | here | {"kernels": pallas.wanted()})
+        most = max(1, study.pool // jax.local_device_count())
+        if (key, most) not in self._measured:
             folder = cache_folder()
             file = folder / "slots" / f"{study.workload}-{key}.json" if folder else None
-            most = max(1, study.pool // jax.local_device_count())
             values = Search(study, first).point(0).hyperparameters
-            self._measured[key] = measured(job(study, first), values, file, most)
-        return self._measured[key]
+            self._measured[key, most] = measured(job(study, first), values, file, most)
+        return self._measured[key, most]
 
     def _provenance(self, study: Study) -> Mapping[str, Any]:
         device = jax.local_devices()[0]

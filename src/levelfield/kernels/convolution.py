@@ -5,7 +5,8 @@ statistics. ``input_gradient`` applies the mask of the ReLU before the convoluti
 normalization before that needs.
 
 Each function has a reference beside it, in XLA, with the same arguments. Images are (slots, images, height, width,
-channels), kernels are (slots, size, size, channels, features). An image is padded by half the kernel's size.
+channels), kernels are (slots, size, size, channels, features). An image is padded by half the kernel's size. A
+stride must divide the height and the width.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental import pallas as pl
 
 from levelfield.kernels import pallas
 from levelfield.kernels.windows import Axis
@@ -34,7 +33,7 @@ def right_factors(
     places, copies = rows.window * columns.window, rows.group * columns.group
 
     def program(kernel_ref: Any, taps_ref: Any, out_ref: Any) -> None:
-        number = pl.program_id(0)
+        number = pallas.number()
         slot, place = lax.div(number, places), lax.rem(number, places)
         channel = jnp.arange(channels, dtype=jnp.int32)[:, None]
         feature = jnp.arange(features, dtype=jnp.int32)[None, :]
@@ -77,7 +76,7 @@ def collected(gradients: jax.Array, rows: Axis, columns: Axis, channels: int) ->
     pieces = channels * features // piece
 
     def program(gradients_ref: Any, places_ref: Any, out_ref: Any) -> None:
-        number = pl.program_id(0)
+        number = pallas.number()
         tap = lax.rem(lax.div(number, pieces), height * width)
         slot = lax.div(number, pieces * height * width)
         element = lax.rem(number, pieces) * piece + jnp.arange(piece, dtype=jnp.int32)

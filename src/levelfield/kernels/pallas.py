@@ -11,6 +11,7 @@ and training takes the plain way through XLA.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ except ImportError:  # a JAX that no longer has, or not yet, this backend
 
 VARIABLE = "LEVELFIELD_KERNELS"
 _OLDEST = (8, 0)  # compute capability of Ampere: bfloat16 and TF32
+_MOST = 2**31  # numbers in an array: kernels compute positions in 32 bits
+_failures: list[str] = []  # why kernels could not be compiled in this process
 
 
 def available() -> bool:
@@ -37,7 +40,22 @@ def available() -> bool:
 
 def unavailable_because() -> str:
     """Return why kernels cannot be used, or an empty string if they can."""
-    if not _wanted():
+    return _unsupported_because() or next(iter(_failures), "")
+
+
+def give_up(error: BaseException) -> None:
+    """Train without kernels from now on, because compiling them failed.
+
+    They are tuned on one kind of GPU: others may have less shared memory, and other versions of JAX other names.
+    """
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    most = 160
+    short = reason if len(reason) <= most else f"{reason[:most]}…"
+    _failures.append(f"they cannot be compiled here ({short}); {VARIABLE}=off saves the attempt")
+
+
+def _unsupported_because() -> str:
+    if not wanted():
         return f"{VARIABLE} is off"
     if jax.default_backend() != "gpu":
         return "there is no GPU"
@@ -59,7 +77,8 @@ def note() -> str:
     return f"training without levelfield's own GPU kernels, which is slower: {reason}" if reason else ""
 
 
-def _wanted() -> bool:
+def wanted() -> bool:
+    """Return whether kernels are on, as they are unless the user says otherwise."""
     value = os.environ.get(VARIABLE, "on")
     if value not in ("on", "off"):
         raise UsageError(f"{VARIABLE} = {value!r}: expected 'on' or 'off'")
@@ -82,14 +101,26 @@ def call(
     in_specs: Sequence[Any] | None = None,
     out_specs: Any = None,
 ) -> Callable[..., Any]:
-    """Return the function of arrays that runs a kernel; ``warps`` and ``stages`` tune its compilation."""
+    """Return the function of arrays that runs a kernel; ``warps`` and ``stages`` tune its compilation.
+
+    It fails as if memory ran out if an array has too many numbers: then fewer slots help.
+    """
     specs = {} if in_specs is None else {"in_specs": in_specs, "out_specs": out_specs}
     how: dict[str, Any] = (
         {"interpret": True}
         if interpreted()
         else {"compiler_params": triton.CompilerParams(num_warps=warps, num_stages=stages)}
     )
-    called: Callable[..., Any] = pallas.pallas_call(kernel, grid=grid, out_shape=out_shape, name=name, **specs, **how)
+    run = pallas.pallas_call(kernel, grid=grid, out_shape=out_shape, name=name, **specs, **how)
+
+    def called(*arrays: jax.Array) -> Any:
+        largest = max(math.prod(array.shape) for array in jax.tree.leaves((arrays, out_shape)))
+        if largest >= _MOST:
+            raise jax.errors.JaxRuntimeError(
+                f"RESOURCE_EXHAUSTED: {name}: an array of {largest:,} numbers; kernels take less than {_MOST:,}"
+            )
+        return run(*arrays)
+
     return called
 
 
@@ -105,6 +136,11 @@ def slot_of(*shape: int, within: int | None = None) -> Any:
 
 
 # What kernels are made of. Names that JAX moves or removes are replaced here.
+
+
+def number() -> Any:
+    """Return the number of this program in a grid with one axis."""
+    return pallas.program_id(0)
 
 
 def load(reference: Any, mask: jax.Array) -> jax.Array:

@@ -28,8 +28,6 @@ class Tuning(NamedTuple):
     warps: int = 8
     resident: int = 4  # gates whose recurrent weights stay in shared memory; the others' are loaded in every step
     early: bool = False  # load what a step needs before its products, which takes more registers
-    sums: bool = False  # backward: add up the bias's gradient in the kernel
-    carried: bool = False  # backward: keep c from one step to the next instead of loading it twice
 
 
 # What was fastest on an H200.
@@ -191,22 +189,20 @@ def backward(
     tuning = tuning or _BACKWARD[doutputs.dtype.name]
     slots, time, batch, units = doutputs.shape
     arguments = (doutputs, recurrent.astype(doutputs.dtype), gates, cells)
-    results = [((time, batch, 4 * units), doutputs.dtype)]
-    if tuning.sums:
-        results.append(((4 * units,), jnp.dtype(jnp.float32)))
-    dprojected, *sums = pallas.call(
+    shape = (time, batch, 4 * units)
+    dprojected = pallas.call(
         functools.partial(_backward_kernel, drop, tuning),
         grid=(slots,),
         in_specs=[
             *(pallas.slot_of(*array.shape[1:]) for array in arguments),
             pallas.slot_of(*doutputs.shape[1:], within=layer),
         ],
-        out_specs=[pallas.slot_of(*shape) for shape, _ in results],
-        out_shape=[jax.ShapeDtypeStruct((slots, *shape), dtype) for shape, dtype in results],
+        out_specs=pallas.slot_of(*shape),
+        out_shape=jax.ShapeDtypeStruct((slots, *shape), doutputs.dtype),
         name="lstm_backward",
         warps=tuning.warps,
     )(*arguments, noise)
-    return dprojected, sums[0] if sums else dprojected.sum((1, 2), dtype=jnp.float32)
+    return dprojected, dprojected.sum((1, 2), dtype=jnp.float32)
 
 
 def _backward_kernel(
@@ -218,26 +214,22 @@ def _backward_kernel(
     cells: Any,
     noise: Any,
     dprojected: Any,
-    *dbias: Any,
 ) -> None:
     time, batch, units = doutputs.shape
     weights = _Weights(recurrent, units, by_rows=False, resident=tuning.resident)
 
     def step(number: jax.Array, carry: Any) -> Any:
-        dh, dc, sums, after = carry
+        dh, dc = carry
         t = time - 1 - number
-        own, random = _load(doutputs, t), _load(noise, t)
-        after = after[0] if after else _load(cells, t + 1)
+        own, random, after = _load(doutputs, t), _load(noise, t), _load(cells, t + 1)
         early = [_load(gates, t, gate=k) for k in range(4)] + [_load(cells, t)] if tuning.early else []
-        product, new_sums = jnp.zeros_like(dh), list(sums)
+        product = jnp.zeros_like(dh)
 
         def gate(k: int) -> jax.Array:
             return (early[k] if early else _load(gates, t, gate=k)).astype(jnp.float32)
 
         def finish(k: int, derivative: jax.Array) -> jax.Array:
             """Store a gate's derivative; return its share of that of the state before."""
-            if new_sums:
-                new_sums[k] = new_sums[k] + derivative.sum(0)
             rounded = derivative.astype(doutputs.dtype)
             _store(dprojected, t, rounded, gate=k)
             return pallas.dot(rounded, weights[k], transposed=True)
@@ -253,14 +245,10 @@ def _backward_kernel(
         product += finish(0, dc * g * i * (1 - i))
         f, before = gate(1), early[4] if early else _load(cells, t)
         product += finish(1, dc * before.astype(jnp.float32) * f * (1 - f))
-        return product, dc * f, tuple(new_sums), (before,) if tuning.carried else ()
+        return product, dc * f
 
     zero = jnp.zeros((_rows(batch), units), jnp.float32)
-    last = (_load(cells, time),) if tuning.carried else ()
-    start = (zero, zero, (jnp.zeros(units, jnp.float32),) * (4 if dbias else 0), last)
-    _, _, sums, _ = jax.lax.fori_loop(0, time, step, start)
-    for k, total in enumerate(sums):
-        dbias[0][pallas.part(k * units, units)] = total
+    jax.lax.fori_loop(0, time, step, (zero, zero))
 
 
 class _Weights:

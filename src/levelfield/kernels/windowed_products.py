@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
 
 from levelfield.kernels import pallas
 from levelfield.kernels.factors import collected, right_factors
@@ -79,14 +78,6 @@ class Layout(NamedTuple):
     def window(self) -> int:
         """Numbers in a window."""
         return self.rows.window * self.columns.window * self.input[2]
-
-    def check(self) -> None:
-        """Raise if there are too many numbers for 32-bit positions."""
-        most = self.slots * self.images * max(math.prod(self.input), math.prod(self.output))
-        if most >= 2**31:
-            raise ValueError(
-                f"{self.slots} slots: expected fewer, whose images have less than 2**31 numbers; got {most}"
-            )
 
 
 class Tile(NamedTuple):
@@ -192,7 +183,6 @@ def product(
     The references are of the operands and of the outputs, whose shapes are given. The sums are over all groups of a
     slot and the outputs in each (slots, sums, features). ``backward`` swaps the kernel's channels and features.
     """
-    layout.check()
     programs = -(-layout.groups // (tuning.rows * tuning.tiles))  # per slot
     columns = layout.columns.window
     if tuning.loop == "blocks":
@@ -208,7 +198,7 @@ def product(
         shapes.append(jax.ShapeDtypeStruct((layout.slots * programs * sums, layout.output[2]), jnp.float32))
 
     def program(x_ref: Any, matrix_ref: Any, *refs: Any) -> None:
-        number = pl.program_id(0)
+        number = pallas.number()
         slot, part = lax.div(number, programs), lax.rem(number, programs)
 
         def factor(block: Block, row: Any = 0, column: Any = 0) -> jax.Array:
@@ -262,7 +252,6 @@ def gradient(
     tuning: Tuning,
 ) -> jax.Array:
     """Return the kernels' gradients from those of the products, a tile of which ``load(tile, references)`` loads."""
-    layout.check()
     held = tuning.window_rows if layout.rows.window % tuning.window_rows == 0 else 1
     cut, shares = blocks(held, layout.columns.window, tuning.run), layout.rows.window // held
     tiles = -(-layout.groups // (tuning.rows * tuning.parts))  # per part
@@ -270,7 +259,7 @@ def gradient(
     lengths = [block.height * block.width * channels for block in cut]
 
     def program(x_ref: Any, *refs: Any) -> None:
-        number = pl.program_id(0)
+        number = pallas.number()
         row = lax.rem(number, shares) * held
         part, slot = lax.rem(lax.div(number, shares), tuning.parts), lax.div(number, shares * tuning.parts)
 

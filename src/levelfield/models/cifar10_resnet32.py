@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from levelfield.kernels import pallas
 from levelfield.models.augmentation import pad_crop_flip, standardize
+from levelfield.models.batched_resnet import forward
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import BatchNorm
 from levelfield.models.resnet import Basic, Stages, convolution
@@ -45,6 +46,4 @@ def batched(precision: str) -> Callable[..., Any] | None:
 
 def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
     """Return the gradients of many trials of this network, with activations of this type."""
-    from levelfield.models.batched_resnet import forward  # imports what not every version of JAX has
-
     return classifier.batched(functools.partial(forward, decay=_DECAY, dtype=dtype))

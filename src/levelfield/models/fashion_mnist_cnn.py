@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels import pallas
+from levelfield.models.batched_cnn import forward
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import Conv, Dense, add_bias, max_pool
 
@@ -51,6 +52,4 @@ def batched(precision: str) -> Callable[..., Any] | None:
 
 def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
     """Return the gradients of many trials of this network, with activations of this type."""
-    from levelfield.models.batched_cnn import forward  # imports what not every version of JAX has
-
     return classifier.batched(functools.partial(forward, dtype=dtype))

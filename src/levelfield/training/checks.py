@@ -88,6 +88,7 @@ def _with_static(job: Job, name: str, values: Mapping[str, Any]) -> Job:
     return job._replace(traced=traced, static=(*job.static, (name, values[name])))
 
 
+@functools.lru_cache(maxsize=256)  # each run asks twice: for its job, and when the study is checked
 def _training_error(job: Job) -> BaseException | None:
     """Return what goes wrong in a step; None if nothing does."""
     batch = _batch_shapes(job.workload, job.batch_size, load_data(job.workload).train)

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from levelfield.data import Data, Pass, Stream
 from levelfield.environment import available_cores, cache_folder
 from levelfield.errors import UsageError
+from levelfield.kernels import pallas
 from levelfield.training.feeds import Feeds
 from levelfield.training.options import evaluated_weights
 from levelfield.training.precision import products
@@ -69,6 +70,15 @@ def check_accelerator() -> None:
     """Raise if JAX does not use this machine's GPU."""
     if jax.default_backend() == "cpu":
         raise UsageError("JAX does not use the GPU; install it with: pip install 'levelfield[cuda]'")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, so that fewer slots may help.
+
+    They do not help if a kernel needs more of the fast memory that its processor shares.
+    """
+    text = str(error)
+    return "RESOURCE_EXHAUSTED" in text and "shared memory" not in text.lower()
 
 
 class _Common:
@@ -144,14 +154,6 @@ class Program:
 
             return jax.tree.map(choose, started, held)
 
-        gradients = gradients_of(job.workload, job.precision)
-        if self._feeds:
-            batches = common.shapes(self._feeds.shapes)
-            loop = common.on_slots(functools.partial(train_on, job, gradients), _SPLIT)
-        else:
-            batches = common.train
-            loop = common.on_slots(functools.partial(train, job, gradients))
-
         def of(dtype: Any) -> Any:
             return common.shapes(jax.ShapeDtypeStruct((slots,), dtype))
 
@@ -161,9 +163,26 @@ class Program:
         # Compile now, so that timing what follows measures training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0, out_shardings=common.split).lower(*arguments).compile()
-        self._train = jax.jit(loop, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
+        try:
+            self._train = self._compiled()
+        except Exception as error:  # the toolchain of kernels has errors of its own
+            if not (job.workload.batched and pallas.available()) or out_of_memory(error):
+                raise
+            pallas.give_up(error)
+            self._train = self._compiled()
         weights = evaluated_weights(job.rule, self._held.optimizer, options_of(job, numbers))
         self._weights = weights and jax.jit(jax.vmap(weights)).lower(self._held).compile()
+
+    def _compiled(self) -> Any:
+        """Compile the loop over the steps to the next evaluation."""
+        common, gradients = self._common, gradients_of(self.job.workload, self.job.precision)
+        if self._feeds:
+            batches = common.shapes(self._feeds.shapes)
+            loop = common.on_slots(functools.partial(train_on, self.job, gradients), _SPLIT)
+        else:
+            batches = common.train
+            loop = common.on_slots(functools.partial(train, self.job, gradients))
+        return jax.jit(loop, donate_argnums=0, out_shardings=common.split).lower(self._held, batches).compile()
 
     def empty(self) -> Slot:
         """Return slots without trials."""

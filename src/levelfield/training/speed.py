@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from levelfield.training.program import Program
+from levelfield.training.program import Program, out_of_memory
 from levelfield.training.step import Job
 
 _STEPS = 50  # trained at once
@@ -82,7 +82,7 @@ def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
             held = jax.block_until_ready(program.train(held))
             stretches += 1
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not out_of_memory(error):
             raise
         return 0.0
     return stretches * _STEPS * count / elapsed

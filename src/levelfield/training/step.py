@@ -6,6 +6,7 @@ is written for one slot and batched over them: the trial's data, its random keys
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -173,12 +174,22 @@ def one_step(job: Job, batch: Any) -> Slot:
     def of_one(seeds: Any, numbers: Hyper, batches: Any) -> Slot:
         models = jax.vmap(lambda seed: job.workload.init(trial_key(seed, 0, 0)))(seeds)
         slots = jax.vmap(lambda *arguments: start(job, *arguments))(seeds, numbers, models)
-        return step(job, plain_gradients(job.workload, job.precision), slots, batches, jnp.zeros((), jnp.int32))
+        return step(job, gradients, slots, batches, jnp.zeros((), jnp.int32))
+
+    def gradients(params: Any, state: Any, batch: Any, keys: Any, hyperparameters: Hyper) -> Any:
+        own = {name: hyperparameters[name] for name in job.workload.hyperparameters if name in hyperparameters}
+        return _traced_gradients(job.workload, job.precision)(params, state, batch, keys, own)
 
     seeds, numbers = (jax.ShapeDtypeStruct((1,), dtype) for dtype in (jnp.uint32, jnp.float32))
     batches = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), batch)
     shapes: Slot = jax.eval_shape(of_one, seeds, dict.fromkeys(job.traced, numbers), batches)
     return shapes
+
+
+@functools.lru_cache(maxsize=8)
+def _traced_gradients(workload: Workload, precision: Precision) -> Gradients:
+    """Return gradients that are traced once for all rules: tracing them takes longer than tracing a rule."""
+    return jax.jit(plain_gradients(workload, precision))
 
 
 def _transformation(job: Job, slot: Slot) -> optax.GradientTransformationExtraArgs:
