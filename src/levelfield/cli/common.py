@@ -309,3 +309,21 @@ def print_json(content: Any) -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     typer.echo(json.dumps(clean(content), indent=2, ensure_ascii=False))
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a study file that must not exist yet."""
+    from levelfield.files import replacing
+
+    try:
+        path.open("x").close()  # takes the name, so that no other process can
+        try:
+            with replacing(path) as temporary:
+                temporary.write_text(text, "utf-8")
+        except BaseException:
+            path.unlink()
+            raise
+    except FileExistsError:
+        raise UsageError(f"{path} exists; choose another name with -o, because a study is never overwritten") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write the file ({error.strerror})") from None

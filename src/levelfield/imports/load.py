@@ -34,19 +34,34 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
 
-def import_trials(study: Study, source: Source, store: Store, origin: str) -> Imported:
-    """Store the trials of a source as trials of a study. All are checked before the first one is written.
+@dataclass(frozen=True)
+class Fitted:
+    """The trials of a source as a study has them; those without an index have −1."""
 
-    The first trial of each point belongs to the pool, the others are its reruns. ``origin`` names the source.
+    trials: Mapping[str, Sequence[Trial]]  # by optimizer
+    notes: Sequence[str]
+
+
+def fit_trials(study: Study, source: Source) -> Fitted:
+    """Return the trials of a source as trials of a study; raise if one does not fit."""
+    notes = list(source.notes)
+    _check_names(study, source, notes)
+    _check_budget(study, source, notes)
+    trials: dict[str, list[Trial]] = defaultdict(list)
+    for record in source.records:
+        trial = _trial(study, record, _hyperparameters(study, record))
+        own = _checked(study, record.optimizer, trial) if study.search == "quasirandom" else trial
+        trials[record.optimizer].append(own)
+    return Fitted(trials, notes)
+
+
+def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Imported:
+    """Store trials that fit a study. ``origin`` names their source.
+
+    The first trial of each point belongs to the pool, the others are its reruns.
     """
-    result = Imported(notes=list(source.notes))
-    _check_names(study, source, result.notes)
-    records = _within_budget(study, source, result.notes)
-    by_optimizer: dict[str, list[tuple[Hyperparameters, Trial]]] = defaultdict(list)
-    for record in records:
-        values = _hyperparameters(study, record)
-        by_optimizer[record.optimizer].append((values, _trial(study, record, values)))
-    filed = {name: list(_filed(study, name, trials, store)) for name, trials in by_optimizer.items()}
+    result = Imported(notes=list(fitted.notes))
+    filed = {name: list(_filed(study, name, trials, store)) for name, trials in fitted.trials.items()}
     provenance = {"imported": origin} | ({"notes": result.notes} if result.notes else {})
     metrics = workload_of(study).metrics
     for name, groups in filed.items():
@@ -81,7 +96,7 @@ def _check_names(study: Study, source: Source, notes: list[str]) -> None:
         notes.append(f"metrics that the study does not have were left out: {', '.join(unused)}")
 
 
-def _within_budget(study: Study, source: Source, notes: list[str]) -> Sequence[Record]:
+def _check_budget(study: Study, source: Source, notes: list[str]) -> None:
     """Raise if trials end before the study does without having diverged or been pruned."""
     early = [record for record in source.records if record.curve.steps[-1] < study.steps]
     whole = workload_of(study).feasibility
@@ -97,7 +112,6 @@ def _within_budget(study: Study, source: Source, notes: list[str]) -> Sequence[R
         notes.append(f"{pluralize(later, 'trial')} went on after step {study.steps:,}; what followed was cut off")
     if empty := [record.label for record in source.records if record.curve.steps[0] > study.steps]:
         raise UsageError(f"{empty[0]} has no values up to step {study.steps:,}, the study's steps; raise steps")
-    return source.records
 
 
 def _hyperparameters(study: Study, record: Record) -> Hyperparameters:
@@ -132,18 +146,16 @@ def _trial(study: Study, record: Record, values: Hyperparameters) -> Trial:
     return Trial(point, status, Curve(curve.steps, metrics), record.started, record.seconds)
 
 
-def _filed(
-    study: Study, name: str, trials: Sequence[tuple[Hyperparameters, Trial]], store: Store
-) -> Iterator[tuple[Study, list[Trial]]]:
+def _filed(study: Study, name: str, trials: Sequence[Trial], store: Store) -> Iterator[tuple[Study, list[Trial]]]:
     """Yield the study with the trials of its pool, and the study of the reruns of each point that has any."""
     if study.search == "quasirandom":
-        yield study, [_checked(study, name, trial) for _, trial in trials]
+        yield study, list(trials)
         return
     places = _places(study, name, store)
     pool: dict[int, Trial] = {}
     repeated: dict[_Key, list[Trial]] = defaultdict(list)
-    for values, trial in trials:
-        key = _key(values)
+    for trial in trials:
+        key = _key(trial.point.hyperparameters)
         index, seed = places.get(key, (len(places), None))
         if index not in pool and (seed is None or trial.point.seed in (_NO_SEED, seed)):
             pool[index] = _placed(trial, index)
