@@ -76,7 +76,8 @@ def _direction(metric: str, source: Source, directions: Mapping[str, Direction])
     down, up = any(word in _MINIMIZED for word in words), any(word in _MAXIMIZED for word in words)
     if down == up:
         raise UsageError(
-            f"metric {metric}: which way is better? Say so with --minimize {metric} or --maximize {metric}"
+            f"metric {metric}: which way is better? Say so with --minimize {metric} or --maximize {metric}, or leave "
+            f"it out with --map ignore=COLUMN"
         )
     return Direction.MINIMIZE if down else Direction.MAXIMIZE
 

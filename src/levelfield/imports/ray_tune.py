@@ -50,7 +50,7 @@ def read(path: Path, layout: Layout) -> Source:
     ]
     records: dict[Path, list[Record]] = defaultdict(list)
     left_out: Counter[str] = Counter()
-    for trial, described in zip(trials, describe(settings, layout, where), strict=True):
+    for trial, described in zip(trials, describe(settings, layout, where, columns), strict=True):
         failed = (trial / _ERROR).exists()
         record = _record(described, results[trial], step, metrics, f"{where}: {trial.name}")
         if not len(record.curve.steps) or (failed and not record.diverged):
