@@ -16,6 +16,11 @@ from levelfield.errors import DataError
 ROW = "levelfield row"  # a column that is added: the number of each row, from 1
 CSV, PARQUET, JSON_LINES = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson")
 _MISSING = ["", "NA", "N/A", "null", "NULL", "None"]  # what programs write for no value
+_DECIMAL = r"^\s*[+-]?\d*{}\d+([eE][+-]?\d+)?%?\s*$"  # with a mark that is to be filled in
+_REASONS = {  # what polars says, and what is meant
+    "found more fields": "a row has more fields than the header",
+    "invalid utf-8": "its text is not UTF-8; save it as UTF-8",
+}
 _DEEPEST = 20  # levels of nested JSON
 _OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 
@@ -47,7 +52,7 @@ def read_frame(path: Path) -> polars.DataFrame:
     except polars.exceptions.NoDataError:
         raise DataError(f"{path}: the file is empty; expected a header and a row for each trial") from None
     except (polars.exceptions.PolarsError, EOFError, lzma.LZMAError) as error:
-        reason = str(error).splitlines()[0]
+        reason = next((said for part, said in _REASONS.items() if part in str(error)), str(error).splitlines()[0])
         raise DataError(f"{path}: not a valid {suffix(path)[1:]} file ({reason})") from None
     twice = [name for name in frame.columns if name.endswith("_duplicated_0")]
     if twice:
@@ -62,15 +67,33 @@ def _read_csv(path: Path) -> polars.DataFrame:
     with open_file(path) as file:
         header = file.readline()
         if b"\0" in header:
-            raise DataError(f"{path}: not a CSV file; it holds binary data")
+            raise DataError(f"{path}: not a CSV file; it holds binary data (if it is text in UTF-16, save it as UTF-8)")
         file.seek(0)
         separator = max(",", ";", "\t", key=lambda mark: header.count(mark.encode()))
         frame = polars.read_csv(file, infer_schema=False, null_values=_MISSING, separator=separator)
-    return frame.rename(str.strip)
+    return (_with_points(frame) if separator == ";" else frame).rename(str.strip)
+
+
+def _with_points(frame: polars.DataFrame) -> polars.DataFrame:
+    """Return numbers with a decimal point where a file has decimal commas, and no decimal points."""
+    if any(column.str.contains(_DECIMAL.format(r"\.")).any() for column in frame):
+        return frame
+    text = polars.all()
+    return frame.select(
+        polars.when(text.str.contains(_DECIMAL.format(","))).then(text.str.replace(",", ".")).otherwise(text)
+    )
 
 
 def _read_parquet(path: Path) -> polars.DataFrame:
-    return polars.read_parquet(path, glob=False)
+    frame = polars.read_parquet(path, glob=False)
+    while nested := {name: kind for name, kind in frame.schema.items() if isinstance(kind, polars.Struct)}:
+        parts = [
+            polars.col(name).struct.field(part.name).alias(f"{name}.{part.name}")
+            for name, kind in nested.items()
+            for part in kind.fields
+        ]
+        frame = frame.select(polars.exclude(list(nested)), *parts)
+    return frame
 
 
 def _read_json_lines(path: Path) -> polars.DataFrame:
