@@ -206,6 +206,25 @@ def test_a_trial_that_diverged_is_infeasible(store):
     assert [trial.feasible for trial in store.trials(study.identity("mine"))] == [True] * 4 + [False]
 
 
+@pytest.mark.parametrize(("steps", "feasible"), [(10, False), (6, True)])
+def test_a_trial_that_diverges_after_the_last_step_of_the_study_is_feasible(steps, feasible, store):
+    late = record(learning_rate=0.5, diverged=frozenset({"train_loss", "valid_error"}))
+    for values in late.curve.values.values():
+        values[late.curve.steps > 6] = np.nan
+    records = [*random_records(4), late]
+    study = infer_study(source(records), "study", steps=steps)
+    imported(study, source(records), store)
+    assert [trial.feasible for trial in store.trials(study.identity("mine"))] == [True] * 4 + [feasible]
+
+
+def test_a_loss_too_large_for_32_bits_has_diverged(store, tmp_path):
+    (tmp_path / "t.csv").write_text("optimizer,lr,train_loss\nmine,0.1,1\nmine,0.2,1e38\nmine,0.3,1e39\n")
+    found = read_source(tmp_path / "t.csv")
+    study = infer_study(found, "study")
+    imported(study, found, store)
+    assert [trial.feasible for trial in store.trials(study.identity("mine"))] == [True, True, False]
+
+
 def test_pruned_trials_count_with_their_last_values(store):
     short = record(final=0.8, steps=4, learning_rate=0.5, pruned=True)
     records = [*random_records(4), short]

@@ -11,7 +11,7 @@ import numpy as np
 from levelfield.derive.rerun import reruns_of
 from levelfield.errors import UnknownName, UsageError
 from levelfield.formatting import join_words, pluralize
-from levelfield.imports.records import Record, Source
+from levelfield.imports.records import Record, Source, is_finite
 from levelfield.search import Search
 from levelfield.space import Hyperparameters, Value
 from levelfield.store import Store
@@ -139,11 +139,22 @@ def _trial(study: Study, record: Record, values: Hyperparameters) -> Trial:
     """Return a trial that is still to be given its index."""
     workload, curve = workload_of(study), record.curve.until(study.steps)
     missing = np.full(len(curve.steps), np.nan)
-    status = Status.FEASIBLE if record.feasible(workload.feasibility) else Status.INFEASIBLE
-    metrics = {metric: curve.values.get(metric, missing) for metric in workload.metrics}
+    status = Status.FEASIBLE if _is_feasible(record, curve, workload.feasibility) else Status.INFEASIBLE
+    with np.errstate(over="ignore"):  # what is too large for 32 bits has diverged
+        metrics = {metric: curve.values.get(metric, missing).astype(np.float32) for metric in workload.metrics}
     index = -1 if record.index is None else record.index
     point = Point(index, values, _NO_SEED if record.seed is None else record.seed)
     return Trial(point, status, Curve(curve.steps, metrics), record.started, record.seconds)
+
+
+def _is_feasible(record: Record, curve: Curve, metric: str) -> bool:
+    """Return whether a trial is feasible up to where its curve was cut off: it may have diverged afterward."""
+    if record.feasible(metric):
+        return True
+    if record.status is not None or len(curve.steps) == len(record.curve.steps):
+        return False
+    finite = is_finite(curve.values[metric])
+    return bool(finite.any() and finite[np.argmax(finite) :].all())
 
 
 def _filed(study: Study, name: str, trials: Sequence[Trial], store: Store) -> Iterator[tuple[Study, list[Trial]]]:
