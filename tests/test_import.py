@@ -357,6 +357,7 @@ def test_a_table_becomes_a_report(command, folder):
     assert code == 0, err
     assert "adam_like: 6 trials" in out
     assert "levelfield report sweep.toml" in out
+    assert "selects trials by valid_error (lower is better)" in out
     code, out, err = command("report", "sweep.toml")
     assert code == 0, err
     assert "were drawn at random" in out

@@ -23,6 +23,7 @@ TABLES = {
     "text as a step": (HEADER + "sgd,0.1,1,first,2.0\n", "column 'step', row 1", "expected an integer, got 'first'"),
     "half a step": (HEADER + "sgd,0.1,1,1.5,2.0\n", "column 'step', row 1", "expected an integer, got '1.5'"),
     "no step": (HEADER + "sgd,0.1,1,1,2.0\nsgd,0.1,1,,1.0\n", "column 'step', row 2", "expected a value"),
+    "a negative step": (HEADER + "sgd,0.1,1,-5,2.0\n", "row 1 has step -5", "expected steps from 0"),
     "no optimizer in a row": (HEADER + ",0.1,1,1,2.0\n", "column 'optimizer', row 1", "expected a value"),
     "a seed that is no number": (HEADER + "sgd,0.1,x,1,2.0\n", "column 'seed', row 1", "'x'"),
     "a learning rate that is not finite": (HEADER + "sgd,inf,1,1,2.0\n", "row 1", "'lr' is inf"),

@@ -249,6 +249,17 @@ def test_names_with_spaces_and_nested_ones(tmp_path):
     assert (record.optimizer, record.hyperparameters) == ("sgd", {"optimizer_lr": 0.1})
 
 
+def test_values_of_step_0_alone(tmp_path):
+    """W&B counts from 0, so runs that log once have no other step."""
+    path = written(tmp_path / "t.csv", "Name,optimizer,lr,_step,val_loss\na,sgd,0.1,0,1\nb,sgd,0.2,0,2\n")
+    source = read_source(path)
+    assert [curve(record) for record in source.records] == [
+        {"step": [1], "val_loss": [1]},
+        {"step": [1], "val_loss": [2]},
+    ]
+    assert source.notes == ["all values are of step 0, which is read as step 1"]
+
+
 def test_results_of_a_search_in_scikit_learn(tmp_path):
     """Its ranks and standard deviations are no metrics."""
     path = written(

@@ -131,6 +131,7 @@ def _inferred(source: "Source", path: Path, steps: int | None) -> "Study":
 def _print(study: "Study", name: str, location: str, result: "Imported", place: str) -> None:
     from levelfield.formatting import pluralize
     from levelfield.report.narrative import sampling_sentence
+    from levelfield.study import workload_of
 
     for optimizer in study.optimizers:
         infeasible = f", {count} of them infeasible" if (count := result.infeasible[optimizer]) else ""
@@ -143,5 +144,9 @@ def _print(study: "Study", name: str, location: str, result: "Imported", place: 
     if study.sampling:
         typer.echo(sampling_sentence(study))
     if study.inferred:
-        typer.echo(f"{name} has search ranges that were inferred from the trials; correct them if you know better.")
+        better = "lower" if workload_of(study).metrics[study.select].sign > 0 else "higher"
+        typer.echo(
+            f"{name} selects trials by {study.select} ({better} is better), and its search ranges were inferred from "
+            f"the trials; correct it if you know better."
+        )
     typer.echo(f"Stored in {location}. See the results with: levelfield report {shlex.quote(name)}{place}")

@@ -31,7 +31,7 @@ _METRIC = re.compile(
 )
 # What trackers and tuners write beside the settings and results.
 _BOOKKEEPING = re.compile(
-    r"|unnamed:_\d+|notes|user|tags|created(_at)?|updated(_at)?|_?runtime|sweep|agent|host(name)?|commit|group|job_?type|pid|node_ip|date|"
+    r"|index|unnamed:_\d+|notes|user|tags|created(_at)?|updated(_at)?|_?runtime|sweep|agent|host(name)?|commit|group|job_?type|pid|node_ip|date|"
     r"timestamp|_timestamp|_wandb|time_this_iter_s|time_since_restore|iterations_since_restore|done|logdir|"
     r"checkpoint_dir_name|should_checkpoint|experiment_tag|datetime_\w+|duration|system_attrs_.*|experiment_id|"
     r"start_time|end_time|artifact_uri"

@@ -119,7 +119,7 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
         if missing:
             raise UsageError(
                 f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; "
-                f"leave that column out, or import these trials as another optimizer"
+                f"fill it in, leave it out with --map ignore=COLUMN, or give these trials another optimizer's name"
             )
         values = [record.hyperparameters[name] for record in records]
         key, spec = infer_dimension(name, values, listed=source.sampling == "grid")
