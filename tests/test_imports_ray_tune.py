@@ -145,6 +145,7 @@ def test_damaged_results(tmp_path, lines, said):
         ("basic-variant-state-x.json", [(1, 1), (1, 2), (2, 1), (2, 2)], "grid"),
         ("basic-variant-state-x.json", [(1, 1), (2, 2), (3, 3)], "random"),
         ("basic-variant-state-x.json", [(1, 1), (2, 1), (3, 1)], ""),  # one axis: either
+        ("basic-variant-state-x.json", [(1, 1), (1, 2), (2, 1)], ""),  # part of a grid, or choices
         ("search_gen_state-x.json", [(1, 1), (2, 2)], "adaptive"),
         ("nothing", [(1, 1), (2, 2)], ""),
     ],
