@@ -111,6 +111,16 @@ def test_a_full_grid_is_searched_as_a_grid():
     assert inferred(records[:-1], sampling="grid").search == "imported"
 
 
+def test_of_unequal_grids_all_points_count(store):
+    large = [record(learning_rate=rate, momentum=b, final=0.1 / rate) for rate in (0.2, 0.3, 0.5) for b in (0.5, 0.9)]
+    small = [record("other", learning_rate=rate) for rate in (0.1, 0.2)]
+    study = inferred([*large, *small], sampling="grid")
+    assert (study.search, study.sampling, study.pool) == ("imported", "grid", 6)
+    imported(study, source([*large, *small]), store)
+    results = run.read(study, store)
+    assert [len(results.trials[name]) for name in ("mine", "other")] == [6, 2]
+
+
 @pytest.mark.parametrize(
     ("records", "changes", "words"),
     [

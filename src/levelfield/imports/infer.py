@@ -58,7 +58,7 @@ def infer_study(
         "sampling": source.sampling or "unknown",
     }
     if source.sampling == "grid" and _is_grid(tables, counts):
-        content |= {"search": "grid", "pool": min(counts.values())}
+        content["search"] = "grid"
     content = {key: value for key, value in content.items() if value is not None}
     return Study(**content, optimizers={each: _known(each, tables[each], content) for each in tables})
 
@@ -165,7 +165,12 @@ def _unevenness(values: np.ndarray) -> float:
 
 
 def _is_grid(tables: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]) -> bool:
-    """Return whether the trials of every optimizer are all the combinations of some values."""
+    """Return whether the trials of every optimizer are all the combinations of some values, and equally many.
+
+    Of unequal grids, a grid study has as many points as the smallest: those in one corner of the others.
+    """
+    if len(set(counts.values())) > 1:
+        return False
     for optimizer, table in tables.items():
         lists = [spec["choice"] for spec in table.values() if isinstance(spec, Mapping) and "choice" in spec]
         ranges = any(isinstance(spec, Mapping) and "choice" not in spec for spec in table.values())
