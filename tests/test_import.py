@@ -189,6 +189,14 @@ def test_importing_again_adds_only_what_is_new(store):
     assert finals(study, store) == pytest.approx([each.curve.final("valid_error") for each in records])
 
 
+def test_trials_beyond_the_pool_are_told(store):
+    records = random_records(12)
+    study = inferred(records).replace(pool=8, trials=2)
+    (told,) = imported(study, source(records), store).notes
+    assert "has 12 feasible trials of mine, of which the study counts the first 8; raise its pool" in told
+    assert store.provenance(study.identity("mine")) == [{"imported": "a test"}]
+
+
 def test_other_seeds_of_a_point_are_its_reruns(store):
     records = [record(final=0.2 + 0.01 * seed, seed=seed, learning_rate=0.1) for seed in range(5)]
     records += [record(final=0.7, seed=0, learning_rate=0.9)]
@@ -454,6 +462,9 @@ def test_of_points_that_were_chosen_the_best_of_all_is_shown(command, folder):
 def test_an_imported_study_cannot_be_run(command, folder):
     write_csv(folder / "sweep.csv")
     assert command("import", "sweep.csv", "--infer", "--sampling", "random")[0] == 0
+    code, _, err = command("report", "sweep.toml", "--steps", "7")
+    assert code == 2
+    assert "'levelfield import SOURCE --study STUDY' adds them" in err
     code, _, err = command("run", "sweep.toml")
     assert code == 2
     assert "were imported, so levelfield cannot train more of them" in err

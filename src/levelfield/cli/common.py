@@ -284,9 +284,10 @@ def loaded(study: "Study", location: str) -> "Comparison":
     if not any(comparison.trials.values()):
         if any(comparison.failures.values()):
             raise UsageError(f"{study.name}: all trials so far have failed; 'levelfield status --failures' shows why")
-        raise UsageError(
-            f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
+        remedy = (
+            "'levelfield import SOURCE --study STUDY' adds them" if study.sampling else "'levelfield run' trains them"
         )
+        raise UsageError(f"{study.name}: the store has no trials of this study with these settings; {remedy}")
     return comparison
 
 

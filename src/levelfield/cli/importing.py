@@ -147,6 +147,6 @@ def _print(study: "Study", name: str, location: str, result: "Imported", place: 
         better = "lower" if workload_of(study).metrics[study.select].sign > 0 else "higher"
         typer.echo(
             f"{name} selects trials by {study.select} ({better} is better), and its search ranges were inferred from "
-            f"the trials; correct it if you know better."
+            f"the trials; if you know better, correct it and import again with --study {shlex.quote(name)}."
         )
     typer.echo(f"Stored in {location}. See the results with: levelfield report {shlex.quote(name)}{place}")

@@ -62,7 +62,7 @@ def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Im
     """
     result = Imported(notes=list(fitted.notes))
     filed = {name: list(_filed(study, name, trials, store)) for name, trials in fitted.trials.items()}
-    provenance = {"imported": origin} | ({"notes": result.notes} if result.notes else {})
+    provenance = {"imported": origin} | ({"notes": fitted.notes} if fitted.notes else {})
     metrics = workload_of(study).metrics
     for name, groups in filed.items():
         for target, found in groups:
@@ -75,6 +75,12 @@ def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Im
             if target is study:
                 result.infeasible[name] += sum(not trial.feasible for trial in new)
             result.known += len(found) - len(new)
+        feasible = sum(status is Status.FEASIBLE for status in store.statuses(study.identity(name)).values())
+        if feasible > study.pool:
+            result.notes.append(
+                f"the store has {feasible:,} feasible trials of {name}, of which the study counts the first "
+                f"{study.pool:,}; raise its pool to count all"
+            )
     return result
 
 
