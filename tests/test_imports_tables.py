@@ -342,6 +342,14 @@ def test_one_minus_a_hyperparameter_names_it(tmp_path):
     assert record.hyperparameters == {"learning_rate": 0.1, "beta1": 0.75}
 
 
+def test_a_compressed_parquet_file(tmp_path):
+    polars.DataFrame({"optimizer": ["sgd"], "lr": [0.1], "train_loss": [1.0]}).write_parquet(tmp_path / "t.parquet")
+    with lzma.open(tmp_path / "t.parquet.xz", "wb") as file:
+        file.write((tmp_path / "t.parquet").read_bytes())
+    (record,) = read_source(tmp_path / "t.parquet.xz").records
+    assert record.hyperparameters == {"lr": 0.1}
+
+
 def test_separators_compression_and_a_byte_order_mark(tmp_path):
     expected = [{"lr": 0.1}, {"lr": 0.2}]
     for name, text in {

@@ -85,7 +85,8 @@ def _with_points(frame: polars.DataFrame) -> polars.DataFrame:
 
 
 def _read_parquet(path: Path) -> polars.DataFrame:
-    frame = polars.read_parquet(path, glob=False)
+    with open_file(path) as file:
+        frame = polars.read_parquet(file if path.suffix in _OPENERS else path, glob=False)
     while nested := {name: kind for name, kind in frame.schema.items() if isinstance(kind, polars.Struct)}:
         parts = [
             polars.col(name).struct.field(part.name).alias(f"{name}.{part.name}")
