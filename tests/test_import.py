@@ -322,6 +322,23 @@ def test_an_export_comes_back_the_same(suffix, store, tmp_path):
     assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_an_export_of_imported_trials_comes_back_the_same(suffix, store, tmp_path):
+    """Some were stopped early, and a choice looks like a missing value."""
+    records = [record(learning_rate=0.1 * (n + 1), clip="None" if n % 2 else "NA") for n in range(8)]
+    records += [record(learning_rate=0.9, clip="None", steps=4, pruned=True)]
+    study = inferred(records)
+    imported(study, source(records), store)
+    write_trials(study, store, tmp_path / f"one{suffix}", curves=True)
+    with Store.open(tmp_path / "again.db") as again:
+        imported(study, read_source(tmp_path / f"one{suffix}"), again)
+        write_trials(study, again, tmp_path / f"two{suffix}", curves=True)
+        assert finals(study, again) == finals(study, store)
+    assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
+    with pytest.raises(UsageError, match="8 trials of 9 end before step 20"):
+        fit_trials(study.replace(steps=20), read_source(tmp_path / f"one{suffix}"))
+
+
 def test_trials_of_another_search_are_refused(store, tmp_path):
     study = trained(store)
     write_trials(study, store, tmp_path / "trials.csv", curves=True)

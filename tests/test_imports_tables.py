@@ -58,7 +58,7 @@ def test_an_export_comes_back_the_same(made, tmp_path, name, curves):
             np.testing.assert_array_equal(record.curve.values[metric], trial.curve.values[metric][shown])
         assert record.curve.values.keys() == trial.curve.values.keys()
     assert [record.diverged for record in source.records][:2] == [frozenset(), {"train_loss"}]
-    assert source.notes == []
+    assert source.notes == ["5 trials stopped early"]  # of six that are shorter than others, one diverged
 
 
 def test_metrics_that_an_optimizer_does_not_have_stay_away(tmp_path):

@@ -57,6 +57,8 @@ def read(path: Path, layout: Layout) -> Source:
             f"{where}: no column names the optimizer; choose one with --map optimizer=COLUMN, or name the optimizer "
             f"of all trials with --map optimizer_name=NAME"
         )
+    if given.exported:
+        frame = read_frame(path, missing=[""])  # anything else is a value
     frame, roles = unrolled(frame, given, where)
     frame = _typed(frame, roles, layout.optimizer_name, where)
     is_one_row_a_trial = roles is not given or not (roles.step or roles.trial)
@@ -162,6 +164,7 @@ def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tupl
     first, last = frame[starts[:-1]], frame[starts[1:] - 1]
     _check_constant(frame, first, starts, where)
     steps = frame["step"].to_numpy()
+    longest = steps.max()
     optimizers = frame["optimizer"].rank("dense").to_numpy()
     columns = _starting(frame, _METRIC)
     measured = frame.select(polars.any_horizontal(polars.col(columns).is_not_null())).to_series().to_numpy()
@@ -183,6 +186,7 @@ def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tupl
         here = slice(starts[i], starts[i + 1])
         label = f"trial {about['trial']}" if roles.trial else f"row {about[ROW]}"
         status, pruned, left_out = _outcome(end.get("status"), f"{where}: {label}")
+        ended_early = roles.exported and status is Status.FEASIBLE and bool(steps[here][-1] < longest)
         yield (
             Record(
                 label=label,
@@ -194,7 +198,7 @@ def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tupl
                 seed=about.get("seed"),
                 index=about["trial"] if roles.exported else None,
                 status=status,
-                pruned=pruned,
+                pruned=pruned or ended_early,
                 diverged=frozenset(name for name, metric in metrics.items() if metric.diverged[i]),
                 seconds=end.get("seconds") or 0.0,
             ),
