@@ -189,6 +189,18 @@ def test_importing_again_adds_only_what_is_new(store):
     assert finals(study, store) == pytest.approx([each.curve.final("valid_error") for each in records])
 
 
+@pytest.mark.parametrize("seed", [3, None])
+def test_other_results_of_a_stored_trial_are_refused(seed, store):
+    records = [record(learning_rate=rate, seed=seed) for rate in (0.1, 0.2)]
+    study = inferred(records)
+    imported(study, source(records), store)
+    other = replace(records[1], curve=record(final=0.6).curve)
+    with pytest.raises(UsageError, match=r"other results of the point learning_rate 0.2 and seed \d; .* --out DIR"):
+        imported(study, source([other]), store)
+    assert store.count() == 2
+    assert imported(study, source(records), store).known == 2
+
+
 def test_trials_beyond_the_pool_are_told(store):
     records = random_records(12)
     study = inferred(records).replace(pool=8, trials=2)

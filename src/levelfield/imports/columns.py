@@ -22,8 +22,8 @@ _NAMES = {
 _HYPERPARAMETER_PREFIXES = ("hp_", "hp.", "hp/", "config/", "config.", "params_", "params.", "params/", "param_")
 _METRIC_PREFIXES = ("metrics.", "metrics/", "metric_", "summary.", "summary/")
 _HYPERPARAMETER = re.compile(
-    r"(^|.*[^a-z])(lr|learning_rate|momentum|nesterov|dampening|amsgrad|beta_?[123]?|eps|epsilon|rho|alpha|gamma|weight_decay|"
-    r"wd|l1|l2|decay_steps|decay_factor|decay_rate|warmup(_\w+)?|dropout|label_smoothing|batch_size|clip(_\w+)?)"
+    r"(^|.*[^a-z])(lr|learning_rate|momentum|nesterov|dampening|amsgrad|betas?|beta_?[123]|eps|epsilon|rho|alpha|gamma|"
+    r"weight_decay|wd|l1|l2|decay_steps|decay_factor|decay_rate|warmup(_\w+)?|dropout|label_smoothing|batch_size|clip(_\w+)?)"
 )
 _METRIC = re.compile(
     r"(?!(std|rank)_)(.*[^a-z])?(loss|error|err|error_rate|accuracy|acc|perplexity|ppl|nll|auc|f1|bleu|wer|map|ssim|mse|mae|rmse|"

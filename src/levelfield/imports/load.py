@@ -10,7 +10,7 @@ import numpy as np
 
 from levelfield.derive.rerun import reruns_of
 from levelfield.errors import UnknownName, UsageError
-from levelfield.formatting import join_words, pluralize
+from levelfield.formatting import format_hyperparameters, join_words, pluralize
 from levelfield.imports.records import Record, Source, is_finite
 from levelfield.search import Search
 from levelfield.space import Hyperparameters, Value
@@ -62,12 +62,12 @@ def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Im
     """
     result = Imported(notes=list(fitted.notes))
     filed = {name: list(_filed(study, name, trials, store)) for name, trials in fitted.trials.items()}
+    known = {name: [_known(target, name, found, store) for target, found in groups] for name, groups in filed.items()}
     provenance = {"imported": origin} | ({"notes": fitted.notes} if fitted.notes else {})
     metrics = workload_of(study).metrics
     for name, groups in filed.items():
-        for target, found in groups:
+        for (target, found), before in zip(groups, known[name], strict=True):
             identity, counts = target.identity(name), result.trials if target is study else result.reruns
-            before = store.statuses(identity)
             new = [trial for trial in found if trial.point.index not in before]
             for start in range(0, len(new), _CHUNK):
                 store.add(identity, target.definition(name), metrics, new[start : start + _CHUNK], provenance)
@@ -203,6 +203,29 @@ def _rerun(target: Study, name: str, trials: Sequence[Trial], store: Store) -> I
     for position, trial in enumerate(trials):
         seed = position if trial.point.seed == _NO_SEED else trial.point.seed
         yield _placed(trial, known.setdefault(seed, len(known)), seed)
+
+
+def _known(study: Study, name: str, trials: Sequence[Trial], store: Store) -> set[int]:
+    """Return the indices of trials that the store has; raise if it has other results of one."""
+    stored = {trial.point.index: trial for trial in store.trials(study.identity(name))}
+    known = {trial.point.index for trial in trials} & stored.keys()
+    for trial in trials:
+        if trial.point.index in known and not _same_results(stored[trial.point.index], trial):
+            point = format_hyperparameters(trial.point.hyperparameters)
+            raise UsageError(
+                f"{name}: the store has other results of the point {point} and seed {trial.point.seed}; give "
+                f"repetitions other seeds, or import into another store with --out DIR"
+            )
+    return known
+
+
+def _same_results(one: Trial, other: Trial) -> bool:
+    """Return whether two trials end with the same values; a source may have no more of their curves."""
+    return one.curve.steps[-1] == other.curve.steps[-1] and all(
+        np.array_equal(values[-1], other.curve.values[metric][-1], equal_nan=True)
+        for metric, values in one.curve.values.items()
+        if metric in other.curve.values
+    )
 
 
 def _placed(trial: Trial, index: int, seed: int | None = None) -> Trial:
