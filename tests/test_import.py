@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import polars
 import pytest
 from fakes import FormulaExecutor
+from helpers import FIXTURES
 
 import levelfield as lf
 from levelfield import run
@@ -18,7 +20,7 @@ from levelfield.errors import UsageError
 from levelfield.export import write_trials
 from levelfield.imports import Record, Source, read_source
 from levelfield.imports.infer import infer_dimension, infer_study
-from levelfield.imports.load import import_trials
+from levelfield.imports.load import Imported, fit_trials, import_trials
 from levelfield.store import Store
 from levelfield.trial import Curve, Direction
 
@@ -109,6 +111,16 @@ def test_a_full_grid_is_searched_as_a_grid():
     assert inferred(records[:-1], sampling="grid").search == "imported"
 
 
+def test_of_unequal_grids_all_points_count(store):
+    large = [record(learning_rate=rate, momentum=b, final=0.1 / rate) for rate in (0.2, 0.3, 0.5) for b in (0.5, 0.9)]
+    small = [record("other", learning_rate=rate) for rate in (0.1, 0.2)]
+    study = inferred([*large, *small], sampling="grid")
+    assert (study.search, study.sampling, study.pool) == ("imported", "grid", 6)
+    imported(study, source([*large, *small]), store)
+    results = run.read(study, store)
+    assert [len(results.trials[name]) for name in ("mine", "other")] == [6, 2]
+
+
 @pytest.mark.parametrize(
     ("records", "changes", "words"),
     [
@@ -148,6 +160,10 @@ def store(tmp_path):
         yield opened
 
 
+def imported(study: lf.Study, source: Source, store: Store) -> Imported:
+    return import_trials(study, fit_trials(study, source), store, "a test")
+
+
 def finals(study: lf.Study, store: Store, name: str = "mine") -> list[float]:
     return [trial.curve.final(study.select) for trial in store.trials(study.identity(name))]
 
@@ -155,7 +171,7 @@ def finals(study: lf.Study, store: Store, name: str = "mine") -> list[float]:
 def test_trials_are_stored_in_the_order_of_their_source(store):
     records = random_records()
     study = inferred(records)
-    result = import_trials(study, source(records), store, "a test")
+    result = imported(study, source(records), store)
     assert dict(result.trials) == {"mine": 12}
     assert finals(study, store) == pytest.approx([each.curve.final("valid_error") for each in records])
     stored = store.trials(study.identity("mine"))
@@ -167,44 +183,83 @@ def test_trials_are_stored_in_the_order_of_their_source(store):
 def test_importing_again_adds_only_what_is_new(store):
     records = random_records(12)
     study = inferred(records)
-    import_trials(study, source(records[:8]), store, "a test")
-    again = import_trials(study, source(records[4:]), store, "a test")
+    imported(study, source(records[:8]), store)
+    again = imported(study, source(records[4:]), store)
     assert (dict(again.trials), again.known) == ({"mine": 4}, 4)
     assert finals(study, store) == pytest.approx([each.curve.final("valid_error") for each in records])
+
+
+@pytest.mark.parametrize("seed", [3, None])
+def test_other_results_of_a_stored_trial_are_refused(seed, store):
+    records = [record(learning_rate=rate, seed=seed) for rate in (0.1, 0.2)]
+    study = inferred(records)
+    imported(study, source(records), store)
+    other = replace(records[1], curve=record(final=0.6).curve)
+    with pytest.raises(UsageError, match=r"other results of the point learning_rate 0.2 and seed \d; .* --out DIR"):
+        imported(study, source([other]), store)
+    assert store.count() == 2
+    assert imported(study, source(records), store).known == 2
+
+
+def test_trials_beyond_the_pool_are_told(store):
+    records = random_records(12)
+    study = inferred(records).replace(pool=8, trials=2)
+    (told,) = imported(study, source(records), store).notes
+    assert "has 12 feasible trials of mine, of which the study counts the first 8; raise its pool" in told
+    assert store.provenance(study.identity("mine")) == [{"imported": "a test"}]
 
 
 def test_other_seeds_of_a_point_are_its_reruns(store):
     records = [record(final=0.2 + 0.01 * seed, seed=seed, learning_rate=0.1) for seed in range(5)]
     records += [record(final=0.7, seed=0, learning_rate=0.9)]
     study = inferred(records)
-    result = import_trials(study, source(records), store, "a test")
+    result = imported(study, source(records), store)
     assert (dict(result.trials), dict(result.reruns)) == ({"mine": 2}, {"mine": 4})
     reruns = run.read(study, store).reruns["mine"]
     assert sorted(reruns.values()) == pytest.approx([0.21, 0.22, 0.23, 0.24])
-    assert import_trials(study, source(records), store, "a test").known == 6
+    assert imported(study, source(records), store).known == 6
 
 
 def test_repetitions_without_seeds_are_reruns_as_well(store):
     records = [record(final=0.2 + 0.01 * n, learning_rate=0.1) for n in range(3)] + [record(learning_rate=0.9)]
     study = inferred(records)
-    result = import_trials(study, source(records), store, "a test")
+    result = imported(study, source(records), store)
     assert (dict(result.trials), dict(result.reruns)) == ({"mine": 2}, {"mine": 2})
-    assert import_trials(study, source(records), store, "a test").known == 4
+    assert imported(study, source(records), store).known == 4
 
 
 def test_a_trial_that_diverged_is_infeasible(store):
     bad = record(final=np.nan, learning_rate=0.5, diverged=frozenset({"train_loss", "valid_error"}))
     records = [*random_records(4), bad]
     study = inferred(records)
-    import_trials(study, source(records), store, "a test")
+    imported(study, source(records), store)
     assert [trial.feasible for trial in store.trials(study.identity("mine"))] == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize(("steps", "feasible"), [(10, False), (6, True)])
+def test_a_trial_that_diverges_after_the_last_step_of_the_study_is_feasible(steps, feasible, store):
+    late = record(learning_rate=0.5, diverged=frozenset({"train_loss", "valid_error"}))
+    for values in late.curve.values.values():
+        values[late.curve.steps > 6] = np.nan
+    records = [*random_records(4), late]
+    study = infer_study(source(records), "study", steps=steps)
+    imported(study, source(records), store)
+    assert [trial.feasible for trial in store.trials(study.identity("mine"))] == [True] * 4 + [feasible]
+
+
+def test_a_loss_too_large_for_32_bits_has_diverged(store, tmp_path):
+    (tmp_path / "t.csv").write_text("optimizer,lr,train_loss\nmine,0.1,1\nmine,0.2,1e38\nmine,0.3,1e39\n")
+    found = read_source(tmp_path / "t.csv")
+    study = infer_study(found, "study")
+    imported(study, found, store)
+    assert [trial.feasible for trial in store.trials(study.identity("mine"))] == [True, True, False]
 
 
 def test_pruned_trials_count_with_their_last_values(store):
     short = record(final=0.8, steps=4, learning_rate=0.5, pruned=True)
     records = [*random_records(4), short]
     study = inferred(records)
-    result = import_trials(study, source(records), store, "a test")
+    result = imported(study, source(records), store)
     assert any("stopped early count with their last values" in note for note in result.notes)
     assert finals(study, store)[-1] == pytest.approx(0.8)
     assert result.notes == store.provenance(study.identity("mine"))[0]["notes"]
@@ -230,7 +285,7 @@ def test_trials_that_do_not_fit_are_refused_before_anything_is_written(extra, ch
     study = inferred(records)
     offered = source([*records, *([extra] if extra else [])], **changes)
     with pytest.raises(lf.LevelfieldError) as caught:
-        import_trials(study, offered, store, "a test")
+        imported(study, offered, store)
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -241,7 +296,7 @@ def test_a_missing_metric_is_named(store):
     records = random_records(4)
     study = inferred(records).replace(metrics={"valid_error": "minimize", "test_error": "minimize"})
     with pytest.raises(UsageError, match="no test_error, a metric of somewhere; they have train_loss and valid_error"):
-        import_trials(study, source(records), store, "a test")
+        imported(study, source(records), store)
 
 
 # What levelfield itself writes
@@ -271,7 +326,7 @@ def test_an_export_comes_back_the_same(suffix, store, tmp_path):
     study = trained(store)
     write_trials(study, store, tmp_path / f"one{suffix}", curves=True)
     with Store.open(tmp_path / "again.db") as again:
-        import_trials(study, read_source(tmp_path / f"one{suffix}"), again, "a test")
+        imported(study, read_source(tmp_path / f"one{suffix}"), again)
         write_trials(study, again, tmp_path / f"two{suffix}", curves=True)
         for name in study.optimizers:
             first, second = store.trials(study.identity(name)), again.trials(study.identity(name))
@@ -279,11 +334,28 @@ def test_an_export_comes_back_the_same(suffix, store, tmp_path):
     assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_an_export_of_imported_trials_comes_back_the_same(suffix, store, tmp_path):
+    """Some were stopped early, and a choice looks like a missing value."""
+    records = [record(learning_rate=0.1 * (n + 1), clip="None" if n % 2 else "NA") for n in range(8)]
+    records += [record(learning_rate=0.9, clip="None", steps=4, pruned=True)]
+    study = inferred(records)
+    imported(study, source(records), store)
+    write_trials(study, store, tmp_path / f"one{suffix}", curves=True)
+    with Store.open(tmp_path / "again.db") as again:
+        imported(study, read_source(tmp_path / f"one{suffix}"), again)
+        write_trials(study, again, tmp_path / f"two{suffix}", curves=True)
+        assert finals(study, again) == finals(study, store)
+    assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
+    with pytest.raises(UsageError, match="8 trials of 9 end before step 20"):
+        fit_trials(study.replace(steps=20), read_source(tmp_path / f"one{suffix}"))
+
+
 def test_trials_of_another_search_are_refused(store, tmp_path):
     study = trained(store)
     write_trials(study, store, tmp_path / "trials.csv", curves=True)
     with Store.open(tmp_path / "again.db") as again, pytest.raises(UsageError, match='write search = "imported"'):
-        import_trials(study.replace(seed=1), read_source(tmp_path / "trials.csv"), again, "a test")
+        imported(study.replace(seed=1), read_source(tmp_path / "trials.csv"), again)
 
 
 def test_an_optuna_storage_has_the_trials(store, tmp_path):
@@ -332,6 +404,7 @@ def test_a_table_becomes_a_report(command, folder):
     assert code == 0, err
     assert "adam_like: 6 trials" in out
     assert "levelfield report sweep.toml" in out
+    assert "selects trials by valid_error (lower is better)" in out
     code, out, err = command("report", "sweep.toml")
     assert code == 0, err
     assert "were drawn at random" in out
@@ -369,6 +442,7 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
         (["sweep.csv", "--infer", "--sampling", "tpe"], ["'tpe'", "adaptive"]),
         (["sweep.csv", "--infer", "--select", "valid_eror"], ["'valid_eror'", "valid_error"]),
         (["sweep.csv", "--infer", "-o", "taken.toml"], ["taken.toml exists"]),
+        (["sweep.csv", "--infer", "-o", "nowhere/sweep.toml"], ["folder nowhere does not exist"]),
         (["sweep.csv", "--study", "quadratic"], ["adam_like"]),
         (["sweep.csv", "--study", "quadratic", "--steps", "3"], ["--steps", "--infer"]),
     ],
@@ -376,11 +450,31 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
 def test_an_invalid_command_is_refused_in_one_line(arguments, words, command, folder):
     write_csv(folder / "sweep.csv")
     (folder / "taken.toml").touch()
+    before = sorted(folder.rglob("*"))
     code, _, err = command("import", *arguments)
+    assert sorted(folder.rglob("*")) == before
     assert code == 2
     assert len(err.strip().splitlines()) == 1
     for word in words:
         assert word in err
+
+
+def test_trials_that_do_not_fit_leave_no_store_behind(command, folder):
+    write_csv(folder / "sweep.csv")
+    assert command("import", "sweep.csv", "--infer", "-o", "narrow.toml", "--out", "elsewhere")[0] == 0
+    text = (folder / "narrow.toml").read_text()
+    (folder / "narrow.toml").write_text(text.replace("valid_error", "test_error"))
+    before = sorted(folder.rglob("*"))
+    assert command("import", "sweep.csv", "--study", "narrow.toml")[0] == 2
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_current_folder_is_a_source(command, folder, monkeypatch):
+    shutil.copytree(FIXTURES / "imports/deepobs/quadratic_deep", folder / "quadratic_deep")
+    monkeypatch.chdir(folder / "quadratic_deep")
+    code, out, err = command("import", ".", "--infer", "--select", "test_loss")
+    assert code == 0, err
+    assert "levelfield report quadratic_deep.toml" in out
 
 
 def test_of_points_that_were_chosen_the_best_of_all_is_shown(command, folder):
@@ -397,6 +491,9 @@ def test_of_points_that_were_chosen_the_best_of_all_is_shown(command, folder):
 def test_an_imported_study_cannot_be_run(command, folder):
     write_csv(folder / "sweep.csv")
     assert command("import", "sweep.csv", "--infer", "--sampling", "random")[0] == 0
+    code, _, err = command("report", "sweep.toml", "--steps", "7")
+    assert code == 2
+    assert "'levelfield import SOURCE --study STUDY' adds them" in err
     code, _, err = command("run", "sweep.toml")
     assert code == 2
     assert "were imported, so levelfield cannot train more of them" in err

@@ -23,6 +23,7 @@ TABLES = {
     "text as a step": (HEADER + "sgd,0.1,1,first,2.0\n", "column 'step', row 1", "expected an integer, got 'first'"),
     "half a step": (HEADER + "sgd,0.1,1,1.5,2.0\n", "column 'step', row 1", "expected an integer, got '1.5'"),
     "no step": (HEADER + "sgd,0.1,1,1,2.0\nsgd,0.1,1,,1.0\n", "column 'step', row 2", "expected a value"),
+    "a negative step": (HEADER + "sgd,0.1,1,-5,2.0\n", "row 1 has step -5", "expected steps from 0"),
     "no optimizer in a row": (HEADER + ",0.1,1,1,2.0\n", "column 'optimizer', row 1", "expected a value"),
     "a seed that is no number": (HEADER + "sgd,0.1,x,1,2.0\n", "column 'seed', row 1", "'x'"),
     "a learning rate that is not finite": (HEADER + "sgd,inf,1,1,2.0\n", "row 1", "'lr' is inf"),
@@ -32,7 +33,26 @@ TABLES = {
         "row 1",
     ),
     "a step twice": (HEADER + "sgd,0.1,1,1,2.0\nsgd,0.2,1,1,2.0\nsgd,0.1,1,1,9.0\n", "rows 1 and 3", "trial=COLUMN"),
-    "a trial twice": ("optimizer,lr,train_loss\nsgd,0.1,2\nsgd,0.2,2\nsgd,0.1,3\n", "row 1 and row 3", "their seed"),
+    "a trial twice": (
+        "optimizer,lr,train_loss\nsgd,0.1,2\nsgd,0.2,2\nsgd,0.1,3\n",
+        "row 1 and row 3",
+        "--map seed=COLUMN or trial=COLUMN",
+    ),
+    "a seed twice": (
+        "run_id,optimizer,lr,seed,train_loss\na,sgd,0.1,7,2\nb,sgd,0.2,7,2\nc,sgd,0.1,7,3\n",
+        "trial a and trial c have the same optimizer, hyperparameters, and seed 7",
+        "--map ignore=COLUMN",
+    ),
+    "a name without a letter": (
+        "optimizer,hp_η,train_loss\nsgd,0.1,2\n",
+        "a hyperparameter is called 'η'",
+        "--map hyperparameters.NAME=COLUMN",
+    ),
+    "no letters in a metric's name": (
+        "optimizer,lr,metrics.損失\nsgd,0.1,2\n",
+        "a metric is called '損失'",
+        "--map metrics.NAME=COLUMN",
+    ),
     "a hyperparameter that changes": (
         "run_id,optimizer,lr,step,train_loss\na,sgd,0.1,1,2\na,sgd,0.05,2,1\nb,sgd,0.1,1,2\n",
         "lr changes within a trial, from 0.1 in row 1 to 0.05 in row 2",

@@ -77,7 +77,7 @@ def check(source: Any) -> None:
     assert source.select == "value"
     adam, sgd, pruned, diverged = source.records
     assert [record.label for record in source.records] == [f"cnn trial {number}" for number in range(4)]
-    assert adam.hyperparameters == {"lr": 0.1, "width": 8}
+    assert adam.hyperparameters == {"lr": 0.1, "width": 8, "decay": "None"}
     assert sgd.hyperparameters == {"lr": 0.2, "momentum": 0.5, "width": 16, "decay": "linear"}
     assert [record.optimizer for record in source.records] == ["adam", "sgd", "adam", "adam"]
     assert {record.seed for record in source.records} == {7}

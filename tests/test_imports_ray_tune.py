@@ -108,6 +108,19 @@ def test_trials_that_were_killed_or_restored(tmp_path):
     assert source.notes == ["1 unfinished trial left out"]
 
 
+def test_a_result_that_is_no_metric_can_be_ignored(tmp_path):
+    folder = tmp_path / "sweep/train_1"
+    folder.mkdir(parents=True)
+    (folder / "params.json").write_text('{"optimizer": {"name": "sgd", "lr": 0.1, "momentum": null}}')
+    (folder / "result.json").write_text('{"training_iteration": 1, "loss": 2.0, "timers": {"sample": 9.0}}')
+    source = read_source(tmp_path / "sweep", {"ignore": ["timers/sample"]})
+    assert source.metrics == ("loss",)
+    (record,) = source.records
+    assert (record.optimizer, record.hyperparameters) == ("sgd", {"optimizer_lr": 0.1})
+    with pytest.raises(UnknownName, match="no column 'timers/smaple'; did you mean 'timers/sample'"):
+        read_source(tmp_path / "sweep", {"ignore": ["timers/smaple"]})
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -132,6 +145,7 @@ def test_damaged_results(tmp_path, lines, said):
         ("basic-variant-state-x.json", [(1, 1), (1, 2), (2, 1), (2, 2)], "grid"),
         ("basic-variant-state-x.json", [(1, 1), (2, 2), (3, 3)], "random"),
         ("basic-variant-state-x.json", [(1, 1), (2, 1), (3, 1)], ""),  # one axis: either
+        ("basic-variant-state-x.json", [(1, 1), (1, 2), (2, 1)], ""),  # part of a grid, or choices
         ("search_gen_state-x.json", [(1, 1), (2, 2)], "adaptive"),
         ("nothing", [(1, 1), (2, 2)], ""),
     ],

@@ -58,7 +58,7 @@ def test_an_export_comes_back_the_same(made, tmp_path, name, curves):
             np.testing.assert_array_equal(record.curve.values[metric], trial.curve.values[metric][shown])
         assert record.curve.values.keys() == trial.curve.values.keys()
     assert [record.diverged for record in source.records][:2] == [frozenset(), {"train_loss"}]
-    assert source.notes == []
+    assert source.notes == ["5 trials stopped early"]  # of six that are shorter than others, one diverged
 
 
 def test_metrics_that_an_optimizer_does_not_have_stay_away(tmp_path):
@@ -195,6 +195,83 @@ def test_an_empty_end_of_a_curve_was_nan(tmp_path):
     assert other.feasible("train_loss")
 
 
+def test_an_optimizer_of_which_every_trial_diverged(tmp_path):
+    """Its metrics are all empty, and those of other optimizers tell that they were measured. Or all trials diverged."""
+    header = "optimizer,lr,train_loss,valid_loss\n"
+    path = written(tmp_path / "one.csv", header + "adam,0.1,0.5,\nadam,0.2,0.5,\nsgd,9,,\nsgd,99,,\n")
+    source = read_source(path)
+    assert [record.feasible("train_loss") for record in source.records] == [True, True, False, False]
+    assert source.metrics == ("train_loss",)  # nobody measured the other
+    assert "2 trials with empty metrics at the end: they are taken as NaN" in source.notes
+    source = read_source(written(tmp_path / "all.csv", header + "adam,0.1,,\nsgd,9,,\n"))
+    assert [record.diverged for record in source.records] == [{"train_loss", "valid_loss"}] * 2
+
+
+def test_settings_that_do_not_apply_may_be_nan(tmp_path):
+    path = written(
+        tmp_path / "t.csv",
+        "optimizer,lr,momentum,nesterov,train_loss\nsgd,0.1,0.9,True,1\nadam,0.1,nan,nan,1\nadam,0.2,NaN,,1\n",
+    )
+    expected = [{"lr": 0.1, "momentum": 0.9, "nesterov": True}, {"lr": 0.1}, {"lr": 0.2}]
+    layout = {"hyperparameters": ["lr", "momentum", "nesterov"]}
+    assert [record.hyperparameters for record in read_source(path, layout).records] == expected
+    frame = polars.DataFrame(
+        {"optimizer": ["sgd", "adam", "adam"], "lr": [0.1, 0.1, 0.2], "momentum": [0.9, math.nan, math.nan]}
+    )
+    frame.with_columns(train_loss=1.0).write_parquet(tmp_path / "t.parquet")
+    got = [record.hyperparameters for record in read_source(tmp_path / "t.parquet").records]
+    assert got == [{"lr": 0.1, "momentum": 0.9}, {"lr": 0.1}, {"lr": 0.2}]
+
+
+def test_decimal_commas_and_percent(tmp_path):
+    path = written(
+        tmp_path / "t.csv", "optimizer;lr;step;val_acc\nsgd;1e-03;10;45,5%\nsgd;0,02;10;0,5\nsgd; 0,1 ;10;\n"
+    )
+    source = read_source(path)
+    assert [record.hyperparameters["lr"] for record in source.records] == [0.001, 0.02, 0.1]
+    assert [record.curve.values["val_acc"].tolist() for record in source.records][:2] == [[0.455], [0.5]]
+    path = written(tmp_path / "points.csv", "optimizer;lr;widths;loss\nsgd;0.1;64,32;1\nsgd;0.2;64,16;1\n")
+    source = read_source(path, {"hyperparameters": ["lr", "widths"]})
+    assert [record.hyperparameters["widths"] for record in source.records] == ["64,32", "64,16"]
+
+
+def test_names_with_spaces_and_nested_ones(tmp_path):
+    path = written(
+        tmp_path / "t.csv", "Trial ID,Optimizer,Learning Rate,Weight-Decay,Val Loss\n7,sgd,0.1,0,1\n8,sgd,0.2,0,1\n"
+    )
+    source = read_source(path)
+    assert [record.label for record in source.records] == ["trial 7", "trial 8"]
+    assert source.records[0].hyperparameters == {"Learning_Rate": 0.1, "Weight_Decay": 0}
+    assert source.metrics == ("Val_Loss",)
+    row = {"config": {"optimizer": {"name": "sgd", "lr": 0.1}}, "val_loss": 1.0}
+    polars.DataFrame([row]).write_parquet(tmp_path / "nested.parquet")
+    (record,) = read_source(tmp_path / "nested.parquet").records
+    assert (record.optimizer, record.hyperparameters) == ("sgd", {"optimizer_lr": 0.1})
+
+
+def test_values_of_step_0_alone(tmp_path):
+    """W&B counts from 0, so runs that log once have no other step."""
+    path = written(tmp_path / "t.csv", "Name,optimizer,lr,_step,val_loss\na,sgd,0.1,0,1\nb,sgd,0.2,0,2\n")
+    source = read_source(path)
+    assert [curve(record) for record in source.records] == [
+        {"step": [1], "val_loss": [1]},
+        {"step": [1], "val_loss": [2]},
+    ]
+    assert source.notes == ["all values are of step 0, which is read as step 1"]
+
+
+def test_results_of_a_search_in_scikit_learn(tmp_path):
+    """Its ranks and standard deviations are no metrics."""
+    path = written(
+        tmp_path / "cv.csv",
+        ",mean_fit_time,param_alpha,params,mean_test_score,std_test_score,rank_test_score\n"
+        "0,0.1,0.01,{'alpha': 0.01},0.5,0.1,2\n1,0.1,0.1,{'alpha': 0.1},0.75,0.1,1\n",
+    )
+    source = read_source(path, {"optimizer_name": "sgd"})
+    assert source.metrics == ("mean_test_score",)
+    assert [record.hyperparameters for record in source.records] == [{"alpha": 0.01}, {"alpha": 0.1}]
+
+
 def test_curves_in_json_lines(tmp_path):
     """Lists of [step, value] pairs, as in the DeBERTa results of opda, compressed; and plain lists."""
     lines = [
@@ -265,6 +342,14 @@ def test_one_minus_a_hyperparameter_names_it(tmp_path):
     assert record.hyperparameters == {"learning_rate": 0.1, "beta1": 0.75}
 
 
+def test_a_compressed_parquet_file(tmp_path):
+    polars.DataFrame({"optimizer": ["sgd"], "lr": [0.1], "train_loss": [1.0]}).write_parquet(tmp_path / "t.parquet")
+    with lzma.open(tmp_path / "t.parquet.xz", "wb") as file:
+        file.write((tmp_path / "t.parquet").read_bytes())
+    (record,) = read_source(tmp_path / "t.parquet.xz").records
+    assert record.hyperparameters == {"lr": 0.1}
+
+
 def test_separators_compression_and_a_byte_order_mark(tmp_path):
     expected = [{"lr": 0.1}, {"lr": 0.2}]
     for name, text in {
@@ -315,4 +400,6 @@ def test_random_tables_come_back(tmp_path, trials, ending, by_step):
         assert (record.optimizer, record.hyperparameters, record.seed) == (name, point, seed)
         assert record.curve.steps.tolist() == [10 * (at + 1) for at in range(len(values))]
         np.testing.assert_array_equal(record.curve.values["train_loss"], values)
-        assert ("train_loss" in record.diverged) == (not all(map(math.isfinite, values)))
+        with np.errstate(over="ignore"):
+            stored = np.array(values).astype(np.float32)
+        assert ("train_loss" in record.diverged) == (not np.isfinite(stored).all())

@@ -284,9 +284,10 @@ def loaded(study: "Study", location: str) -> "Comparison":
     if not any(comparison.trials.values()):
         if any(comparison.failures.values()):
             raise UsageError(f"{study.name}: all trials so far have failed; 'levelfield status --failures' shows why")
-        raise UsageError(
-            f"{study.name}: the store has no trials of this study with these settings; 'levelfield run' trains them"
+        remedy = (
+            "'levelfield import SOURCE --study STUDY' adds them" if study.sampling else "'levelfield run' trains them"
         )
+        raise UsageError(f"{study.name}: the store has no trials of this study with these settings; {remedy}")
     return comparison
 
 
@@ -309,3 +310,21 @@ def print_json(content: Any) -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     typer.echo(json.dumps(clean(content), indent=2, ensure_ascii=False))
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a study file that must not exist yet."""
+    from levelfield.files import replacing
+
+    try:
+        path.open("x").close()  # takes the name, so that no other process can
+        try:
+            with replacing(path) as temporary:
+                temporary.write_text(text, "utf-8")
+        except BaseException:
+            path.unlink()
+            raise
+    except FileExistsError:
+        raise UsageError(f"{path} exists; choose another name with -o, because a study is never overwritten") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot write the file ({error.strerror})") from None

@@ -1,6 +1,7 @@
 """The command that brings trials from elsewhere into a store."""
 
 import os
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from levelfield.cli.common import Json, Out, Steps, StoreOption, app, print_json, store_name
+from levelfield.cli.common import Json, Out, Steps, StoreOption, app, print_json, store_name, write_new
 from levelfield.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def import_(
     Afterward, all commands that read trials work on the study: compare, report, plan, export, and others.
     """
     from levelfield.imports import load_layout, read_source
-    from levelfield.imports.load import import_trials
+    from levelfield.imports.load import fit_trials, import_trials
     from levelfield.store import Store, without_password
     from levelfield.study import load_study
 
@@ -74,16 +75,18 @@ def import_(
     options += [f"sampling={sampling}"] if sampling else []
     found = read_source(source, load_layout(layout, options), format)
     shown = without_password(source)
+    origin = Path(os.path.abspath(shown)).name  # of "." as well
     if study:
         chosen, written = load_study(study), None
     else:
-        written = output or Path(f"{Path(shown.rstrip('/')).name.partition('.')[0]}.toml")
+        written = output or Path(f"{origin.lstrip('.').partition('.')[0]}.toml")
         chosen = _inferred(_asked(found), written, steps)
+    fitted = fit_trials(chosen, found)  # before a store is created
     with Store.open(store_name(chosen, store, out)) as opened:
-        result = import_trials(chosen, found, opened, f"{Path(shown).name or shown}")
+        result = import_trials(chosen, fitted, opened, origin)
         location = opened.name
     if written:
-        written.write_text(chosen.to_toml(written.parent), "utf-8")
+        write_new(written, chosen.to_toml(written.parent))
     name = study or str(written)
     if as_json:
         return print_json(
@@ -97,7 +100,8 @@ def import_(
                 "notes": result.notes,
             }
         )
-    _print(chosen, name, location, result, f" --store {location}" if store else f" --out {out}" if out else "")
+    place = f" --store {shlex.quote(location)}" if store else f" --out {shlex.quote(str(out))}" if out else ""
+    _print(chosen, name, location, result, place)
 
 
 def _asked(source: "Source") -> "Source":
@@ -120,12 +124,15 @@ def _inferred(source: "Source", path: Path, steps: int | None) -> "Study":
 
     if os.path.lexists(path):
         raise UsageError(f"{path} exists; choose another name with -o, or add to it with --study {path}")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: the folder {path.parent} does not exist")
     return infer_study(source, path.stem, steps=steps)
 
 
-def _print(study: "Study", name: str, location: str, result: "Imported", options: str) -> None:
+def _print(study: "Study", name: str, location: str, result: "Imported", place: str) -> None:
     from levelfield.formatting import pluralize
     from levelfield.report.narrative import sampling_sentence
+    from levelfield.study import workload_of
 
     for optimizer in study.optimizers:
         infeasible = f", {count} of them infeasible" if (count := result.infeasible[optimizer]) else ""
@@ -138,5 +145,9 @@ def _print(study: "Study", name: str, location: str, result: "Imported", options
     if study.sampling:
         typer.echo(sampling_sentence(study))
     if study.inferred:
-        typer.echo(f"{name} has search ranges that were inferred from the trials; correct them if you know better.")
-    typer.echo(f"Stored in {location}. See the results with: levelfield report {name}{options}")
+        better = "lower" if workload_of(study).metrics[study.select].sign > 0 else "higher"
+        typer.echo(
+            f"{name} selects trials by {study.select} ({better} is better), and its search ranges were inferred from "
+            f"the trials; if you know better, correct it and import again with --study {shlex.quote(name)}."
+        )
+    typer.echo(f"Stored in {location}. See the results with: levelfield report {shlex.quote(name)}{place}")

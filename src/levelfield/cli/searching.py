@@ -26,6 +26,7 @@ from levelfield.cli.common import (
     slot_count,
     store_name,
     training,
+    write_new,
 )
 from levelfield.errors import SearchExhausted, UsageError
 
@@ -56,7 +57,7 @@ def suggest(
     if output:
         if workload is None:
             raise UsageError("-o needs --workload W, the workload of the study; 'levelfield workloads' lists them")
-        _write_new(output, suggested_study(rules, workload))
+        write_new(output, suggested_study(rules, workload))
         typer.echo(f"wrote {output}; to run it: levelfield compare {shlex.quote(str(output))}", err=as_json)
     kind = get_workload(workload).kind if workload else ""
     if as_json:
@@ -101,7 +102,7 @@ def refine(
     last = refinements[-1].study
     path = output or Path(f"{last.name}.toml")
     if last is not study:
-        _write_new(path, last.to_toml(path.parent))
+        write_new(path, last.to_toml(path.parent))
     if as_json:
         written = str(path) if last is not study else None
         print_json(
@@ -305,23 +306,6 @@ def _print_refinement(refinement: "Refinement", quiet: bool, number: int = 0) ->
     for boundary in refinement.boundaries:
         if boundary.place != "fixed":
             typer.echo(f"  {boundary}")
-
-
-def _write_new(path: Path, text: str) -> None:
-    from levelfield.files import replacing
-
-    try:
-        path.open("x").close()  # takes the name, so that no other process can
-        try:
-            with replacing(path) as temporary:
-                temporary.write_text(text, "utf-8")
-        except BaseException:
-            path.unlink()
-            raise
-    except FileExistsError:
-        raise UsageError(f"{path} exists; choose another name with -o, because a study is never overwritten") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write the file ({error.strerror})") from None
 
 
 def _as_dict(refinement: "Refinement") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from levelfield.errors import DataError, UnknownName, UsageError
 from levelfield.imports.layout import Layout, load_layout
 from levelfield.imports.records import SAMPLINGS, Record, Source
+from levelfield.trial import Curve
 
 __all__ = ["FORMATS", "SAMPLINGS", "Layout", "Record", "Source", "load_layout", "read_source"]
 
@@ -37,6 +38,7 @@ def read_source(source: str | Path, layout: Layout | Mapping[str, Any] | None = 
     for metric in (*layout.directions, *filter(None, [layout.select])):
         if metric not in read.metrics:
             raise UnknownName.of(f"metric of {read.name}", metric, read.metrics)
+    read = _with_steps(read, str(source))
     return replace(
         read,
         name=layout.workload or read.name,
@@ -44,6 +46,17 @@ def read_source(source: str | Path, layout: Layout | Mapping[str, Any] | None = 
         select=layout.select or read.select,
         sampling=layout.sampling or read.sampling,
     )
+
+
+def _with_steps(source: Source, where: str) -> Source:
+    """Return a source of which some trial has a step to compare at; raise if a step is negative."""
+    for record in source.records:
+        if record.curve.steps[0] < 0:
+            raise DataError(f"{where}: {record.label} has step {record.curve.steps[0]}; expected steps from 0")
+    if any(record.curve.steps[-1] > 0 for record in source.records):
+        return source
+    records = [replace(record, curve=Curve(record.curve.steps + 1, record.curve.values)) for record in source.records]
+    return replace(source, records=records, notes=[*source.notes, "all values are of step 0, which is read as step 1"])
 
 
 def _is_url(source: str | Path) -> bool:

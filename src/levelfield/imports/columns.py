@@ -8,30 +8,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from levelfield.errors import DataError
-from levelfield.imports.layout import Layout, chosen, metric_names, require
+from levelfield.imports.layout import OPTIMIZERS, SEEDS, Layout, chosen, metric_names, require
 
-# The usual names of each role, the most telling first, in lower case.
+# The usual names of each role, the most telling first, as ``_folded`` returns them.
 _NAMES = {
-    "optimizer": ("optimizer", "optimizer_name", "opt"),
+    "optimizer": OPTIMIZERS,
     "trial": ("trial_id", "run_id", "trial", "run", "id", "number", "run_name", "name"),
     "step": ("step", "global_step", "_step", "training_iteration", "iteration", "steps", "epoch"),
-    "seed": ("seed", "random_seed", "rng_seed"),
+    "seed": SEEDS,
     "status": ("status", "state"),
     "seconds": ("seconds", "runtime", "_runtime", "time_total_s"),
 }
 _HYPERPARAMETER_PREFIXES = ("hp_", "hp.", "hp/", "config/", "config.", "params_", "params.", "params/", "param_")
 _METRIC_PREFIXES = ("metrics.", "metrics/", "metric_", "summary.", "summary/")
 _HYPERPARAMETER = re.compile(
-    r"(^|.*[^a-z])(lr|learning_rate|momentum|nesterov|dampening|beta_?[123]?|eps|epsilon|rho|alpha|gamma|weight_decay|"
-    r"wd|l1|l2|decay_steps|decay_factor|decay_rate|warmup(_\w+)?|dropout|label_smoothing|batch_size|clip(_\w+)?)"
+    r"(^|.*[^a-z])(lr|learning_rate|momentum|nesterov|dampening|amsgrad|betas?|beta_?[123]|eps|epsilon|rho|alpha|gamma|"
+    r"weight_decay|wd|l1|l2|decay_steps|decay_factor|decay_rate|warmup(_\w+)?|dropout|label_smoothing|batch_size|clip(_\w+)?)"
 )
 _METRIC = re.compile(
-    r"(.*[^a-z])?(loss|error|err|error_rate|accuracy|acc|perplexity|ppl|nll|auc|f1|bleu|wer|map|ssim|mse|mae|rmse|"
+    r"(?!(std|rank)_)(.*[^a-z])?(loss|error|err|error_rate|accuracy|acc|perplexity|ppl|nll|auc|f1|bleu|wer|map|ssim|mse|mae|rmse|"
     r"mean_average_precision|top_?[15]|reward|score|objective|value)(_?\d)?"
 )
 # What trackers and tuners write beside the settings and results.
 _BOOKKEEPING = re.compile(
-    r"|unnamed: \d+|notes|user|tags|created|updated|sweep|agent|host(name)?|commit|group|job_?type|pid|node_ip|date|"
+    r"|index|unnamed:_\d+|notes|user|tags|created(_at)?|updated(_at)?|_?runtime|sweep|agent|host(name)?|commit|group|job_?type|pid|node_ip|date|"
     r"timestamp|_timestamp|_wandb|time_this_iter_s|time_since_restore|iterations_since_restore|done|logdir|"
     r"checkpoint_dir_name|should_checkpoint|experiment_tag|datetime_\w+|duration|system_attrs_.*|experiment_id|"
     r"start_time|end_time|artifact_uri"
@@ -127,9 +127,18 @@ def _roles(
         if role == "trial":
             excluded = excluded | {column for column in columns if column not in varying}
         if role != "optimizer" or not layout.optimizer_name:
-            lower = {column.lower(): column for column in reversed(columns) if column not in excluded}
+            lower = {_folded(column): column for column in reversed(columns) if column not in excluded}
             roles[role] = next((lower[name] for name in names if name in lower), "")
     return roles
+
+
+def _folded(name: str) -> str:
+    """Return a name in lower case, with underscores for spaces and hyphens.
+
+    >>> _folded("Learning Rate")
+    'learning_rate'
+    """
+    return re.sub(r"[\s-]+", "_", name.lower())
 
 
 def is_metric(name: str) -> bool:
@@ -138,7 +147,7 @@ def is_metric(name: str) -> bool:
     >>> is_metric("valid_loss"), is_metric("val/top1"), is_metric("batch_size")
     (True, True, False)
     """
-    return _METRIC.fullmatch(name.lower()) is not None
+    return _METRIC.fullmatch(_folded(name)) is not None
 
 
 def _prefixed(columns: Collection[str], prefixes: Iterable[str], where: str) -> dict[str, str]:
@@ -147,12 +156,12 @@ def _prefixed(columns: Collection[str], prefixes: Iterable[str], where: str) -> 
 
 
 def _matching(columns: Iterable[str], names: re.Pattern[str]) -> dict[str, str]:
-    return {column: column for column in columns if names.fullmatch(column.lower())}
+    return {column: column for column in columns if names.fullmatch(_folded(column))}
 
 
 def _check_known(unused: Sequence[str], where: str) -> None:
     """Raise if a hyperparameter may have been overlooked: trials would seem to be repetitions of others."""
-    unknown = [name for name in unused if not _BOOKKEEPING.fullmatch(name.lower())]
+    unknown = [name for name in unused if not _BOOKKEEPING.fullmatch(_folded(name))]
     if unknown:
         shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
         raise DataError(

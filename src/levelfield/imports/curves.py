@@ -11,6 +11,7 @@ import polars
 from levelfield.errors import DataError
 from levelfield.imports.columns import Roles
 from levelfield.imports.frames import ROW
+from levelfield.imports.records import is_finite
 
 STEP = "levelfield step"  # a column that is added where steps are part of the metrics
 
@@ -63,27 +64,33 @@ class Metric(NamedTuple):
     values: np.ndarray  # trial after trial
     present: np.ndarray  # for each trial, whether it was measured at all
     diverged: np.ndarray  # for each trial, whether a measured value is NaN or infinite
+    ends_empty: np.ndarray  # for each trial, whether its last values were empty and so NaN
 
 
 def without_gaps(
-    values: polars.Series, steps: np.ndarray, starts: np.ndarray, optimizers: np.ndarray, *, empty_is_nan: bool
+    values: polars.Series, steps: np.ndarray, starts: np.ndarray, optimizers: np.ndarray, silent: np.ndarray | None
 ) -> Metric:
     """Return the values of a metric with gaps filled by the value before; before the first one they are NaN.
 
     ``starts``: where the rows of each trial begin, and where the last one's end. ``optimizers``: a number of each row's
-    optimizer. With ``empty_is_nan``, an empty value is no gap but was NaN, as many programs write it, if the trial has
-    no later value, other trials have one at that step, and other trials of its optimizer have the metric.
+    optimizer. ``silent``: for each row, whether its optimizer has no value of any metric. Unless that is None, an empty
+    value is no gap but was NaN, as many programs write it, if the trial has no later value, other trials have one at
+    that step, and other trials of its optimizer have the metric or none has any.
     """
     numbers = values.to_numpy()
     measured = values.is_not_null().to_numpy()
+    empty = np.zeros(len(steps), bool)
     first = starts[:-1]
     if not measured.all():
         rows, lengths = np.arange(len(steps)), np.diff(starts)
-        if empty_is_nan:
+        if silent is not None:
             last = np.repeat(np.maximum.reduceat(np.where(measured, rows, -1), first), lengths)
-            expected = np.isin(steps, np.unique(steps[measured])) & np.isin(optimizers, np.unique(optimizers[measured]))
-            measured = measured | ((rows > last) & expected)
+            at_step = np.isin(steps, np.unique(steps[measured])) | silent.all()
+            empty = (rows > last) & at_step & (np.isin(optimizers, np.unique(optimizers[measured])) | silent)
+            measured = measured | empty
         latest = np.maximum.accumulate(np.where(measured, rows, -1))
         numbers = np.where(latest >= np.repeat(first, lengths), numbers[latest], np.nan)
-    diverged = np.logical_or.reduceat(measured & ~np.isfinite(numbers), first)
-    return Metric(numbers, np.logical_or.reduceat(measured, first), diverged)
+    present, diverged, ends_empty = (
+        np.logical_or.reduceat(rows, first) for rows in (measured, measured & ~is_finite(numbers), empty)
+    )
+    return Metric(numbers, present, diverged, ends_empty)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +15,12 @@ from levelfield.errors import DataError
 
 ROW = "levelfield row"  # a column that is added: the number of each row, from 1
 CSV, PARQUET, JSON_LINES = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson")
-_MISSING = ["", "NA", "N/A", "null", "NULL", "None"]  # what programs write for no value
+_MISSING = ("", "NA", "N/A", "null", "NULL", "None")  # what programs write for no value
+_DECIMAL = r"^\s*[+-]?\d*{}\d+([eE][+-]?\d+)?%?\s*$"  # with a mark that is to be filled in
+_REASONS = {  # what polars says, and what is meant
+    "found more fields": "a row has more fields than the header",
+    "invalid utf-8": "its text is not UTF-8; save it as UTF-8",
+}
 _DEEPEST = 20  # levels of nested JSON
 _OPENERS: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 
@@ -35,19 +40,20 @@ def open_file(path: Path) -> IO[bytes]:
     return _OPENERS.get(path.suffix, open)(path, "rb")  # type: ignore[no-any-return]
 
 
-def read_frame(path: Path) -> polars.DataFrame:
+def read_frame(path: Path, missing: Sequence[str] = _MISSING) -> polars.DataFrame:
     """Return a file as a table with numbered rows, without empty ones.
 
-    The columns of a CSV file are text, because only their roles tell what they hold.
+    The columns of a CSV file are text, because only their roles tell what they hold. ``missing``: what stands
+    for no value there.
     """
     try:
-        frame = _READERS[suffix(path)](path)
+        frame = _READERS[suffix(path)](path, missing)
     except OSError as error:
         raise DataError(f"{path}: cannot read the file ({error.strerror or error})") from None
     except polars.exceptions.NoDataError:
         raise DataError(f"{path}: the file is empty; expected a header and a row for each trial") from None
     except (polars.exceptions.PolarsError, EOFError, lzma.LZMAError) as error:
-        reason = str(error).splitlines()[0]
+        reason = next((said for part, said in _REASONS.items() if part in str(error)), str(error).splitlines()[0])
         raise DataError(f"{path}: not a valid {suffix(path)[1:]} file ({reason})") from None
     twice = [name for name in frame.columns if name.endswith("_duplicated_0")]
     if twice:
@@ -58,22 +64,41 @@ def read_frame(path: Path) -> polars.DataFrame:
     return frame
 
 
-def _read_csv(path: Path) -> polars.DataFrame:
+def _read_csv(path: Path, missing: Sequence[str]) -> polars.DataFrame:
     with open_file(path) as file:
         header = file.readline()
         if b"\0" in header:
-            raise DataError(f"{path}: not a CSV file; it holds binary data")
+            raise DataError(f"{path}: not a CSV file; it holds binary data (if it is text in UTF-16, save it as UTF-8)")
         file.seek(0)
         separator = max(",", ";", "\t", key=lambda mark: header.count(mark.encode()))
-        frame = polars.read_csv(file, infer_schema=False, null_values=_MISSING, separator=separator)
-    return frame.rename(str.strip)
+        frame = polars.read_csv(file, infer_schema=False, null_values=list(missing), separator=separator)
+    return (_with_points(frame) if separator == ";" else frame).rename(str.strip)
 
 
-def _read_parquet(path: Path) -> polars.DataFrame:
-    return polars.read_parquet(path, glob=False)
+def _with_points(frame: polars.DataFrame) -> polars.DataFrame:
+    """Return numbers with a decimal point where a file has decimal commas, and no decimal points."""
+    if any(column.str.contains(_DECIMAL.format(r"\.")).any() for column in frame):
+        return frame
+    text = polars.all()
+    return frame.select(
+        polars.when(text.str.contains(_DECIMAL.format(","))).then(text.str.replace(",", ".")).otherwise(text)
+    )
 
 
-def _read_json_lines(path: Path) -> polars.DataFrame:
+def _read_parquet(path: Path, _: Sequence[str]) -> polars.DataFrame:
+    with open_file(path) as file:
+        frame = polars.read_parquet(file if path.suffix in _OPENERS else path, glob=False)
+    while nested := {name: kind for name, kind in frame.schema.items() if isinstance(kind, polars.Struct)}:
+        parts = [
+            polars.col(name).struct.field(part.name).alias(f"{name}.{part.name}")
+            for name, kind in nested.items()
+            for part in kind.fields
+        ]
+        frame = frame.select(polars.exclude(list(nested)), *parts)
+    return frame
+
+
+def _read_json_lines(path: Path, _: Sequence[str]) -> polars.DataFrame:
     rows = []
     with open_file(path) as file:
         for number, line in enumerate(file, 1):

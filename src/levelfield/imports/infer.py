@@ -58,7 +58,7 @@ def infer_study(
         "sampling": source.sampling or "unknown",
     }
     if source.sampling == "grid" and _is_grid(tables, counts):
-        content |= {"search": "grid", "pool": min(counts.values())}
+        content["search"] = "grid"
     content = {key: value for key, value in content.items() if value is not None}
     return Study(**content, optimizers={each: _known(each, tables[each], content) for each in tables})
 
@@ -76,7 +76,8 @@ def _direction(metric: str, source: Source, directions: Mapping[str, Direction])
     down, up = any(word in _MINIMIZED for word in words), any(word in _MAXIMIZED for word in words)
     if down == up:
         raise UsageError(
-            f"metric {metric}: which way is better? Say so with --minimize {metric} or --maximize {metric}"
+            f"metric {metric}: which way is better? Say so with --minimize {metric} or --maximize {metric}, or leave "
+            f"it out with --map ignore=COLUMN"
         )
     return Direction.MINIMIZE if down else Direction.MAXIMIZE
 
@@ -118,7 +119,7 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
         if missing:
             raise UsageError(
                 f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; "
-                f"leave that column out, or import these trials as another optimizer"
+                f"fill it in, leave it out with --map ignore=COLUMN, or give these trials another optimizer's name"
             )
         values = [record.hyperparameters[name] for record in records]
         key, spec = infer_dimension(name, values, listed=source.sampling == "grid")
@@ -164,7 +165,12 @@ def _unevenness(values: np.ndarray) -> float:
 
 
 def _is_grid(tables: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]) -> bool:
-    """Return whether the trials of every optimizer are all the combinations of some values."""
+    """Return whether the trials of every optimizer are all the combinations of some values, and equally many.
+
+    Of unequal grids, a grid study has as many points as the smallest: those in one corner of the others.
+    """
+    if len(set(counts.values())) > 1:
+        return False
     for optimizer, table in tables.items():
         lists = [spec["choice"] for spec in table.values() if isinstance(spec, Mapping) and "choice" in spec]
         ranges = any(isinstance(spec, Mapping) and "choice" not in spec for spec in table.values())

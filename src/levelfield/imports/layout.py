@@ -15,6 +15,13 @@ from levelfield.trial import Direction
 # Columns by the name to give them, or a list of columns; ``prefix*`` stands for all that start so, without the prefix.
 Columns = Mapping[str, str] | tuple[str, ...]
 
+# What people call the optimizer and the seed among a trial's settings.
+OPTIMIZERS = (
+    *("optimizer", "optimizer_name", "optimizer.name", "optimizer/name"),
+    *("optimizer._target_", "optimizer/_target_", "opt"),
+)
+SEEDS = ("seed", "random_seed", "rng_seed")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -111,6 +118,11 @@ def metric_names(columns: Mapping[str, str], where: str) -> dict[str, str]:
     """Return the columns of metrics by names that study files can use."""
     result: dict[str, str] = {}
     for name, column in columns.items():
+        if not plain_name(name):
+            raise UsageError(
+                f"{where}: a metric is called {name!r}; expected a name with letters from a to z; name all metrics "
+                f"with --map metrics.NAME=COLUMN"
+            )
         first = result.setdefault(plain_name(name), column)
         if first != column:
             raise UsageError(

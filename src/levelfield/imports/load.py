@@ -10,8 +10,8 @@ import numpy as np
 
 from levelfield.derive.rerun import reruns_of
 from levelfield.errors import UnknownName, UsageError
-from levelfield.formatting import join_words, pluralize
-from levelfield.imports.records import Record, Source
+from levelfield.formatting import format_hyperparameters, join_words, pluralize
+from levelfield.imports.records import Record, Source, is_finite
 from levelfield.search import Search
 from levelfield.space import Hyperparameters, Value
 from levelfield.store import Store
@@ -34,25 +34,40 @@ class Imported:
     notes: list[str] = field(default_factory=list)
 
 
-def import_trials(study: Study, source: Source, store: Store, origin: str) -> Imported:
-    """Store the trials of a source as trials of a study. All are checked before the first one is written.
+@dataclass(frozen=True)
+class Fitted:
+    """The trials of a source as a study has them; those without an index have −1."""
 
-    The first trial of each point belongs to the pool, the others are its reruns. ``origin`` names the source.
+    trials: Mapping[str, Sequence[Trial]]  # by optimizer
+    notes: Sequence[str]
+
+
+def fit_trials(study: Study, source: Source) -> Fitted:
+    """Return the trials of a source as trials of a study; raise if one does not fit."""
+    notes = list(source.notes)
+    _check_names(study, source, notes)
+    _check_budget(study, source, notes)
+    trials: dict[str, list[Trial]] = defaultdict(list)
+    for record in source.records:
+        trial = _trial(study, record, _hyperparameters(study, record))
+        own = _checked(study, record.optimizer, trial) if study.search == "quasirandom" else trial
+        trials[record.optimizer].append(own)
+    return Fitted(trials, notes)
+
+
+def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Imported:
+    """Store trials that fit a study. ``origin`` names their source.
+
+    The first trial of each point belongs to the pool, the others are its reruns.
     """
-    result = Imported(notes=list(source.notes))
-    _check_names(study, source, result.notes)
-    records = _within_budget(study, source, result.notes)
-    by_optimizer: dict[str, list[tuple[Hyperparameters, Trial]]] = defaultdict(list)
-    for record in records:
-        values = _hyperparameters(study, record)
-        by_optimizer[record.optimizer].append((values, _trial(study, record, values)))
-    filed = {name: list(_filed(study, name, trials, store)) for name, trials in by_optimizer.items()}
-    provenance = {"imported": origin} | ({"notes": result.notes} if result.notes else {})
+    result = Imported(notes=list(fitted.notes))
+    filed = {name: list(_filed(study, name, trials, store)) for name, trials in fitted.trials.items()}
+    known = {name: [_known(target, name, found, store) for target, found in groups] for name, groups in filed.items()}
+    provenance = {"imported": origin} | ({"notes": fitted.notes} if fitted.notes else {})
     metrics = workload_of(study).metrics
     for name, groups in filed.items():
-        for target, found in groups:
+        for (target, found), before in zip(groups, known[name], strict=True):
             identity, counts = target.identity(name), result.trials if target is study else result.reruns
-            before = store.statuses(identity)
             new = [trial for trial in found if trial.point.index not in before]
             for start in range(0, len(new), _CHUNK):
                 store.add(identity, target.definition(name), metrics, new[start : start + _CHUNK], provenance)
@@ -60,6 +75,12 @@ def import_trials(study: Study, source: Source, store: Store, origin: str) -> Im
             if target is study:
                 result.infeasible[name] += sum(not trial.feasible for trial in new)
             result.known += len(found) - len(new)
+        feasible = sum(status is Status.FEASIBLE for status in store.statuses(study.identity(name)).values())
+        if feasible > study.pool:
+            result.notes.append(
+                f"the store has {feasible:,} feasible trials of {name}, of which the study counts the first "
+                f"{study.pool:,}; raise its pool to count all"
+            )
     return result
 
 
@@ -81,7 +102,7 @@ def _check_names(study: Study, source: Source, notes: list[str]) -> None:
         notes.append(f"metrics that the study does not have were left out: {', '.join(unused)}")
 
 
-def _within_budget(study: Study, source: Source, notes: list[str]) -> Sequence[Record]:
+def _check_budget(study: Study, source: Source, notes: list[str]) -> None:
     """Raise if trials end before the study does without having diverged or been pruned."""
     early = [record for record in source.records if record.curve.steps[-1] < study.steps]
     whole = workload_of(study).feasibility
@@ -97,7 +118,6 @@ def _within_budget(study: Study, source: Source, notes: list[str]) -> Sequence[R
         notes.append(f"{pluralize(later, 'trial')} went on after step {study.steps:,}; what followed was cut off")
     if empty := [record.label for record in source.records if record.curve.steps[0] > study.steps]:
         raise UsageError(f"{empty[0]} has no values up to step {study.steps:,}, the study's steps; raise steps")
-    return source.records
 
 
 def _hyperparameters(study: Study, record: Record) -> Hyperparameters:
@@ -125,25 +145,34 @@ def _trial(study: Study, record: Record, values: Hyperparameters) -> Trial:
     """Return a trial that is still to be given its index."""
     workload, curve = workload_of(study), record.curve.until(study.steps)
     missing = np.full(len(curve.steps), np.nan)
-    status = Status.FEASIBLE if record.feasible(workload.feasibility) else Status.INFEASIBLE
-    metrics = {metric: curve.values.get(metric, missing) for metric in workload.metrics}
+    status = Status.FEASIBLE if _is_feasible(record, curve, workload.feasibility) else Status.INFEASIBLE
+    with np.errstate(over="ignore"):  # what is too large for 32 bits has diverged
+        metrics = {metric: curve.values.get(metric, missing).astype(np.float32) for metric in workload.metrics}
     index = -1 if record.index is None else record.index
     point = Point(index, values, _NO_SEED if record.seed is None else record.seed)
     return Trial(point, status, Curve(curve.steps, metrics), record.started, record.seconds)
 
 
-def _filed(
-    study: Study, name: str, trials: Sequence[tuple[Hyperparameters, Trial]], store: Store
-) -> Iterator[tuple[Study, list[Trial]]]:
+def _is_feasible(record: Record, curve: Curve, metric: str) -> bool:
+    """Return whether a trial is feasible up to where its curve was cut off: it may have diverged afterward."""
+    if record.feasible(metric):
+        return True
+    if record.status is not None or len(curve.steps) == len(record.curve.steps):
+        return False
+    finite = is_finite(curve.values[metric])
+    return bool(finite.any() and finite[np.argmax(finite) :].all())
+
+
+def _filed(study: Study, name: str, trials: Sequence[Trial], store: Store) -> Iterator[tuple[Study, list[Trial]]]:
     """Yield the study with the trials of its pool, and the study of the reruns of each point that has any."""
     if study.search == "quasirandom":
-        yield study, [_checked(study, name, trial) for _, trial in trials]
+        yield study, list(trials)
         return
     places = _places(study, name, store)
     pool: dict[int, Trial] = {}
     repeated: dict[_Key, list[Trial]] = defaultdict(list)
-    for values, trial in trials:
-        key = _key(values)
+    for trial in trials:
+        key = _key(trial.point.hyperparameters)
         index, seed = places.get(key, (len(places), None))
         if index not in pool and (seed is None or trial.point.seed in (_NO_SEED, seed)):
             pool[index] = _placed(trial, index)
@@ -174,6 +203,29 @@ def _rerun(target: Study, name: str, trials: Sequence[Trial], store: Store) -> I
     for position, trial in enumerate(trials):
         seed = position if trial.point.seed == _NO_SEED else trial.point.seed
         yield _placed(trial, known.setdefault(seed, len(known)), seed)
+
+
+def _known(study: Study, name: str, trials: Sequence[Trial], store: Store) -> set[int]:
+    """Return the indices of trials that the store has; raise if it has other results of one."""
+    stored = {trial.point.index: trial for trial in store.trials(study.identity(name))}
+    known = {trial.point.index for trial in trials} & stored.keys()
+    for trial in trials:
+        if trial.point.index in known and not _same_results(stored[trial.point.index], trial):
+            point = format_hyperparameters(trial.point.hyperparameters)
+            raise UsageError(
+                f"{name}: the store has other results of the point {point} and seed {trial.point.seed}; give "
+                f"repetitions other seeds, or import into another store with --out DIR"
+            )
+    return known
+
+
+def _same_results(one: Trial, other: Trial) -> bool:
+    """Return whether two trials end with the same values; a source may have no more of their curves."""
+    return one.curve.steps[-1] == other.curve.steps[-1] and all(
+        np.array_equal(values[-1], other.curve.values[metric][-1], equal_nan=True)
+        for metric, values in one.curve.values.items()
+        if metric in other.curve.values
+    )
 
 
 def _placed(trial: Trial, index: int, seed: int | None = None) -> Trial:

@@ -137,7 +137,7 @@ _NOTES = {
 def _source(studies: Sequence[Any], trials: Sequence[tuple[Any, Any]], layout: Layout, where: str) -> Source:
     metrics = _metrics(studies, [trial for _, trial in trials], layout, where)
     settings = [
-        Settings(f"{study.study_name} trial {trial.number}", trial.params, trial.user_attrs, study.study_name)
+        Settings(f"{study.study_name} trial {trial.number}", _params(trial), trial.user_attrs, study.study_name)
         for study, trial in trials
     ]
     records: list[Record] = []
@@ -161,6 +161,11 @@ def _source(studies: Sequence[Any], trials: Sequence[tuple[Any, Any]], layout: L
         sampling="adaptive" if "adaptive" in samplings else samplings.pop() if len(samplings) == 1 else "",
         notes=[*notes, *repeated],
     )
+
+
+def _params(trial: Any) -> dict[str, Any]:
+    """Return the parameters of a trial; None among the choices of one is a value like any other."""
+    return {name: "None" if value is None else value for name, value in trial.params.items()}
 
 
 def _objectives(study: Any) -> list[str]:

@@ -50,7 +50,7 @@ def read(path: Path, layout: Layout) -> Source:
     ]
     records: dict[Path, list[Record]] = defaultdict(list)
     left_out: Counter[str] = Counter()
-    for trial, described in zip(trials, describe(settings, layout, where), strict=True):
+    for trial, described in zip(trials, describe(settings, layout, where, columns), strict=True):
         failed = (trial / _ERROR).exists()
         record = _record(described, results[trial], step, metrics, f"{where}: {trial.name}")
         if not len(record.curve.steps) or (failed and not record.diverged):
@@ -178,7 +178,10 @@ def _sampling(experiment: Path, records: Sequence[Record]) -> str:
     sizes = [len(values) for values in axes.values() if len(values) > 1]
     if len(sizes) < 2:  # random points on one axis look like a grid
         return ""
-    return "grid" if math.prod(sizes) == len(points) else "random"
+    if math.prod(sizes) == len(points):
+        return "grid"
+    # Values that repeat may be those of a grid of which some trials failed.
+    return "random" if max(sizes) == len(points) else ""
 
 
 def _selected(experiment: Path, records: Sequence[Record]) -> str:

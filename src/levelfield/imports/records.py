@@ -63,9 +63,15 @@ class Source:
         return tuple(dict.fromkeys(metric for record in self.records for metric in record.curve.values))
 
 
+def is_finite(values: np.ndarray) -> np.ndarray:
+    """Return whether each value is finite in 32 bits, as a store keeps it: a loss of 1e39 has diverged."""
+    with np.errstate(over="ignore"):
+        return np.isfinite(values.astype(np.float32))
+
+
 def non_finite(values: Mapping[str, np.ndarray]) -> frozenset[str]:
     """Return the metrics that have a value that is NaN or infinite."""
-    return frozenset(metric for metric, array in values.items() if not np.isfinite(array).all())
+    return frozenset(metric for metric, array in values.items() if not is_finite(array).all())
 
 
 class Name(NamedTuple):
@@ -94,7 +100,10 @@ def hyperparameter_names(names: Iterable[str], where: str) -> dict[str, Name]:
     for name in names:
         plain = plain_name(name)
         if not plain.removeprefix("one_minus_"):
-            raise DataError(f"{where}: a hyperparameter is called {name!r}; expected a name with letters")
+            raise DataError(
+                f"{where}: a hyperparameter is called {name!r}; expected a name with letters from a to z; name all "
+                f"hyperparameters with --map hyperparameters.NAME=COLUMN"
+            )
         result[name] = Name(plain.removeprefix("one_minus_"), plain.startswith("one_minus_"))
     return result
 
@@ -146,10 +155,16 @@ def distinct(records: Sequence[Record], where: str, *, labeled: bool) -> tuple[l
         elif _same_results(first, record):
             dropped.append(record)
         else:
-            seed = "" if record.seed is None else f" and seed {record.seed}"
+            if record.seed is None:
+                same = "optimizer and hyperparameters"
+                remedy = "say what tells them apart with --map seed=COLUMN or trial=COLUMN"
+            else:
+                same = f"optimizer, hyperparameters, and seed {record.seed}"
+                remedy = "ignore the column of the seed with --map ignore=COLUMN"
+                remedy += "" if labeled else " and say what tells them apart with --map trial=COLUMN"
             raise DataError(
-                f"{where}: {first.label} and {record.label} have the same optimizer, hyperparameters{seed} but "
-                f"different results; remove one, or tell them apart by a column with their seed"
+                f"{where}: {first.label} and {record.label} have the same {same} but different results; remove one, or "
+                f"{remedy}"
             )
     notes = []
     if dropped:

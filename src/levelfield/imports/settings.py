@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from levelfield.errors import DataError
-from levelfield.imports.layout import Layout, chosen, require
+from levelfield.imports.layout import OPTIMIZERS, SEEDS, Layout, chosen, require
 from levelfield.imports.records import hyperparameter_names, make_hyperparameters, non_finite
 from levelfield.space import Hyperparameters
 from levelfield.trial import Curve
-
-_OPTIMIZER = ("optimizer", "optimizer_name", "opt")
-_SEED = ("seed", "random_seed", "rng_seed")
 
 
 class Described(NamedTuple):
@@ -35,15 +32,20 @@ class Settings(NamedTuple):
     optimizer: str = ""  # if neither names it
 
 
-def describe(trials: Sequence[Settings], layout: Layout, where: str) -> list[Described]:
-    """Return each trial with its optimizer, seed and hyperparameters, as the layout says or as their names tell."""
+def describe(trials: Sequence[Settings], layout: Layout, where: str, others: Collection[str] = ()) -> list[Described]:
+    """Return each trial with its optimizer, seed and hyperparameters, as the layout says or as their names tell.
+
+    ``others``: what else the source has that can be ignored.
+    """
     names = list(dict.fromkeys(name for trial in trials for name in trial.values))
     everything = list(dict.fromkeys([*names, *(name for trial in trials for name in trial.remarks)]))
-    for name in filter(None, [layout.optimizer, layout.seed, *layout.ignore]):
+    for name in filter(None, [layout.optimizer, layout.seed]):
         require(name, everything, where)
-    usual = () if layout.optimizer_name else _OPTIMIZER
+    for name in layout.ignore:
+        require(name, [*everything, *others], where)
+    usual = () if layout.optimizer_name else OPTIMIZERS
     optimizer = [layout.optimizer] if layout.optimizer else [name for name in usual if name not in layout.ignore]
-    seed = [layout.seed] if layout.seed else [name for name in _SEED if name not in layout.ignore]
+    seed = [layout.seed] if layout.seed else [name for name in SEEDS if name not in layout.ignore]
     taken = {*layout.ignore, *optimizer, *seed}
     if layout.hyperparameters is None:
         tuned = {name: name for name in names if name not in taken}

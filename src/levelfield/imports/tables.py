@@ -57,6 +57,8 @@ def read(path: Path, layout: Layout) -> Source:
             f"{where}: no column names the optimizer; choose one with --map optimizer=COLUMN, or name the optimizer "
             f"of all trials with --map optimizer_name=NAME"
         )
+    if given.exported:
+        frame = read_frame(path, missing=[""])  # anything else is a value
     frame, roles = unrolled(frame, given, where)
     frame = _typed(frame, roles, layout.optimizer_name, where)
     is_one_row_a_trial = roles is not given or not (roles.step or roles.trial)
@@ -156,19 +158,22 @@ def _backward(frame: polars.DataFrame) -> np.ndarray:
     return 1 + np.flatnonzero((np.diff(trials) == 0) & (np.diff(steps) <= 0))
 
 
-def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tuple[Record, str]]:
-    """Yield each trial, and why it is left out if it is."""
+def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tuple[Record, str, bool]]:
+    """Yield each trial, why it is left out if it is, and whether its last values were empty and so NaN."""
     starts = np.append(np.flatnonzero(np.diff(frame[_TRIAL].to_numpy(), prepend=0)), len(frame))
     first, last = frame[starts[:-1]], frame[starts[1:] - 1]
     _check_constant(frame, first, starts, where)
     steps = frame["step"].to_numpy()
+    longest = steps.max()
     optimizers = frame["optimizer"].rank("dense").to_numpy()
+    columns = _starting(frame, _METRIC)
+    measured = frame.select(polars.any_horizontal(polars.col(columns).is_not_null())).to_series().to_numpy()
+    silent = None if roles.exported else ~np.isin(optimizers, np.unique(optimizers[measured]))
     metrics = {
-        column.removeprefix(_METRIC): without_gaps(
-            frame[column], steps, starts, optimizers, empty_is_nan=not roles.exported
-        )
-        for column in _starting(frame, _METRIC)
+        column.removeprefix(_METRIC): without_gaps(frame[column], steps, starts, optimizers, silent)
+        for column in columns
     }
+    ends_empty = np.any([metric.ends_empty for metric in metrics.values()], axis=0)
     settings = first.select(
         polars.col(f"^{_HYPERPARAMETER}.*$").name.map(lambda name: name.removeprefix(_HYPERPARAMETER))
     )
@@ -181,6 +186,7 @@ def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tupl
         here = slice(starts[i], starts[i + 1])
         label = f"trial {about['trial']}" if roles.trial else f"row {about[ROW]}"
         status, pruned, left_out = _outcome(end.get("status"), f"{where}: {label}")
+        ended_early = roles.exported and status is Status.FEASIBLE and bool(steps[here][-1] < longest)
         yield (
             Record(
                 label=label,
@@ -192,11 +198,12 @@ def _records(frame: polars.DataFrame, roles: Roles, where: str) -> Iterator[tupl
                 seed=about.get("seed"),
                 index=about["trial"] if roles.exported else None,
                 status=status,
-                pruned=pruned,
+                pruned=pruned or ended_early,
                 diverged=frozenset(name for name, metric in metrics.items() if metric.diverged[i]),
                 seconds=end.get("seconds") or 0.0,
             ),
             left_out,
+            bool(ends_empty[i]),
         )
 
 
@@ -227,16 +234,20 @@ def _outcome(status: str | None, where: str) -> tuple[Status | None, bool, str]:
     return known, meaning == "pruned", meaning if meaning in ("failed", "unfinished") else ""
 
 
-def _finished(records: Iterator[tuple[Record, str]]) -> tuple[list[Record], list[str]]:
-    """Return the trials to keep, and notes about the others and those that were stopped early."""
+def _finished(records: Iterator[tuple[Record, str, bool]]) -> tuple[list[Record], list[str]]:
+    """Return the trials to keep, and notes about the others and those that ended in another way."""
     kept: list[Record] = []
     left_out: Counter[str] = Counter()
-    for record, reason in records:
+    empty = 0
+    for record, reason, ends_empty in records:
         if reason:
             left_out[reason] += 1
         else:
             kept.append(record)
+            empty += ends_empty
     notes = [f"{pluralize(count, f'{reason} trial')} left out" for reason, count in left_out.items()]
     if pruned := sum(record.pruned for record in kept):
         notes.append(f"{pluralize(pruned, 'trial')} stopped early")
+    if empty:
+        notes.append(f"{pluralize(empty, 'trial')} with empty metrics at the end: they are taken as NaN")
     return kept, notes

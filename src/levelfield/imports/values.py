@@ -11,9 +11,12 @@ from levelfield.errors import DataError
 
 
 def as_numbers(values: polars.Series, rows: polars.Series, where: str) -> polars.Series:
-    """Return a column as floating-point numbers."""
+    """Return a column as floating-point numbers; 45% is 0.45."""
     values = _plain(values, where)
-    numbers = values.cast(polars.Float64, strict=False)
+    if values.dtype == polars.String and (percent := values.str.ends_with("%").fill_null(False)).any():
+        numbers = values.str.strip_suffix("%").cast(polars.Float64, strict=False) / np.where(percent, 100.0, 1.0)
+    else:
+        numbers = values.cast(polars.Float64, strict=False)
     _refuse(values, numbers.is_null(), rows, where, "a number")
     return numbers
 
@@ -32,10 +35,14 @@ def as_integers(values: polars.Series, rows: polars.Series, where: str) -> polar
 
 
 def as_settings(values: polars.Series, rows: polars.Series, where: str) -> polars.Series:
-    """Return a column as integers, numbers, switches or text: the first of these that all its values are."""
+    """Return a column as integers, numbers, switches or text: the first of these that all its values are.
+
+    NaN is no value: programs write it where a setting does not apply.
+    """
     values = _plain(values, where)
     if values.dtype != polars.String:
-        return values
+        return values.fill_nan(None) if values.dtype.is_float() else values
+    values = values.set(values.str.to_lowercase() == "nan", None)
     for kind in (polars.Int64, polars.Float64):
         numbers = values.cast(kind, strict=False)
         if numbers.null_count() == values.null_count():
