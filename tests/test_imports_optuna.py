@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from levelfield.errors import DataError, UnknownName, UsageError
 from levelfield.imports import read_source
+from levelfield.imports.infer import infer_study
 from levelfield.trial import Direction, Status
 
 optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
@@ -166,6 +167,35 @@ def test_how_points_were_sampled(tmp_path, sampler: Callable[[], Any], sampling)
     assert source.sampling == sampling
     assert [record.curve.steps.tolist() for record in source.records] == [[1]] * 3
     assert [record.curve.final("value") for record in source.records] == [trial.value for trial in study.trials]
+
+
+def test_the_ranges_of_a_study_are_those_that_optuna_searched(tmp_path):
+    def objective(trial: Any) -> float:
+        rate = trial.suggest_float("lr", 1e-6, 1e2, log=True)
+        trial.suggest_float("one_minus_beta", 1e-3, 1.0, log=True)
+        trial.suggest_float("dropout", 0.0, 0.9)
+        trial.suggest_int("layers", 1, 100)
+        trial.suggest_categorical("decay", [None, "linear", "cosine"])
+        trial.suggest_float("clip", 0.5, 0.5)
+        trial.suggest_float("moving", 0.0, 1.0 + trial.number)  # no study file can say this
+        return rate
+
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    optuna.create_study(storage=journal(tmp_path), sampler=sampler, study_name="adam").optimize(objective, n_trials=6)
+    source = read_source(tmp_path / "study.log", {"sampling": "random"})
+    study = infer_study(source, "study")
+    moving = [record.hyperparameters["moving"] for record in source.records]
+    assert study.optimizer("adam").space.spec() == {
+        "lr": {"log": [1e-6, 1e2]},
+        "one_minus_beta": {"log": [1e-3, 1.0]},
+        "dropout": {"uniform": [0.0, 0.9]},
+        "layers": {"integer": [1, 100]},
+        "decay": {"choice": ["None", "linear", "cosine"]},
+        "clip": 0.5,
+        "moving": {"uniform": [min(moving), max(moving)]},
+    }
+    assert study.inferred
+    assert not infer_study(read_source(tmp_path / "study.log", {"ignore": ["moving"]}), "study").inferred
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

@@ -29,7 +29,7 @@ _WIDE = 10.0  # at least this ratio of the largest to the smallest value makes a
 def infer_study(
     source: Source, name: str, *, directions: Mapping[str, Direction] | None = None, steps: int | None = None
 ) -> Study:
-    """Return a study whose search spaces are what the trials span.
+    """Return a study whose search spaces are those that the source states, and else what the trials span.
 
     ``directions`` says which way metrics get better, where neither the source nor their names do. ``steps``: the
     budget, if the trials' differ.
@@ -53,7 +53,9 @@ def infer_study(
         "pool": max(counts.values()),
         **({"trials": min(counts.values()), "replacement": False} if source.sampling in _CHOSEN else {}),
         "target": source.target,
-        "inferred": True,
+        "inferred": any(
+            key not in source.ranges.get(name, ()) for name in tables for key in tables[name] if key != "rule"
+        ),
         "search": "imported",
         "sampling": source.sampling or "unknown",
     }
@@ -121,9 +123,12 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
                 f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; "
                 f"fill it in, leave it out with --map ignore=COLUMN, or give these trials another optimizer's name"
             )
-        values = [record.hyperparameters[name] for record in records]
-        key, spec = infer_dimension(name, values, listed=source.sampling == "grid")
-        table[key] = spec
+        stated = source.ranges.get(optimizer, {})
+        if key := next((key for key in (name, f"one_minus_{name}") if key in stated), ""):
+            table[key] = stated[key]
+        else:
+            values = [record.hyperparameters[name] for record in records]
+            key, table[key] = infer_dimension(name, values, listed=source.sampling == "grid")
     return table
 
 

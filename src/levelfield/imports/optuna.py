@@ -16,7 +16,7 @@ from levelfield.errors import DataError, UnknownName, UsageError
 from levelfield.formatting import pluralize
 from levelfield.imports.columns import is_metric
 from levelfield.imports.layout import Layout, chosen, metric_names
-from levelfield.imports.records import Record, Source, distinct
+from levelfield.imports.records import Record, Source, distinct, plain_name
 from levelfield.imports.settings import Described, Settings, describe, make_curve
 from levelfield.trial import Direction, Status
 
@@ -142,25 +142,52 @@ def _source(studies: Sequence[Any], trials: Sequence[tuple[Any, Any]], layout: L
     ]
     records: list[Record] = []
     counts: Counter[str] = Counter()
+    distributions: dict[str, dict[str, list[Any]]] = {}  # optimizer → parameter → those of its trials
     for (study, trial), described in zip(trials, describe(settings, layout, where), strict=True):
         record = _record(trial, described, _objectives(study), metrics)
         reason = _left_out(trial, record)
         counts.update([reason] if reason else _remarks(trial))
-        records += [] if reason else [record]
+        if not reason:
+            records.append(record)
+            for name, distribution in trial.distributions.items():
+                distributions.setdefault(record.optimizer, {}).setdefault(name, []).append(distribution)
     notes = [text.format(pluralize(counts[key], "trial")) for key, text in _NOTES.items() if counts[key]]
     if not records:
         raise DataError(f"{where}: no trial has finished ({'; '.join(notes) or 'there are none'})")
     records, repeated = distinct(records, where, labeled=True)
     samplings = {_sampling(study, [trial for owner, trial in trials if owner is study]) for study in studies}
+    sampling = "adaptive" if "adaptive" in samplings else samplings.pop() if len(samplings) == 1 else ""
     single = {tuple(_objectives(study)) for study in studies}
     return Source(
         studies[0].study_name if len(studies) == 1 else Path(where).stem,
         records,
         directions=_directions(studies, metrics, where),
         select=next((metric for metric, key in metrics.items() if single == {(key,)}), ""),
-        sampling="adaptive" if "adaptive" in samplings else samplings.pop() if len(samplings) == 1 else "",
+        sampling=sampling,
+        ranges={} if sampling == "grid" else {name: _ranges(found) for name, found in distributions.items()},
         notes=[*notes, *repeated],
     )
+
+
+def _ranges(distributions: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return the dimensions of the parameters that had the same distribution in all trials."""
+    same = {name: found[0] for name, found in distributions.items() if all(other == found[0] for other in found)}
+    specs = {plain_name(name): _dimension(distribution) for name, distribution in same.items()}
+    return {key: spec for key, spec in specs.items() if spec is not None}
+
+
+def _dimension(distribution: Any) -> Any:
+    """Return a distribution as study files write it; None if they cannot."""
+    if hasattr(distribution, "choices"):
+        choices = ["None" if choice is None else choice for choice in distribution.choices]
+        return {"choice": choices} if len(choices) > 1 else choices[0]
+    low, high = distribution.low, distribution.high
+    if low == high:
+        return low
+    whole = isinstance(low, int)
+    if distribution.log:
+        return None if whole else {"log": [low, high]}
+    return {"integer" if whole else "uniform": [low, high]}
 
 
 def _params(trial: Any) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class Source:
     sampling: str = ""  # how points were chosen, one of SAMPLINGS, if the source says
     target: Target | None = None
     rules: Mapping[str, str] = field(default_factory=dict)  # optimizer → rule, where their names differ
+    ranges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # optimizer → key → dimension, if it says
     notes: Sequence[str] = ()  # what a reader must know: trials that were dropped or stopped early, and more
 
     @property
