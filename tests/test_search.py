@@ -193,9 +193,22 @@ def test_every_grid_is_its_product(sizes, seed):
     assert sorted(points) == sorted(itertools.product(*axes.values()))
 
 
-def test_seed_and_pool_do_not_change_a_grids_points():
+def test_a_larger_pool_extends_a_grid_and_another_seed_changes_its_order():
     ours = hyperparameters(36, search_of(GRID, search="grid"))
-    assert hyperparameters(36, search_of(GRID, search="grid", seed=9, pool=36)) == ours
+    assert hyperparameters(36, search_of(GRID, search="grid", pool=36)) == ours
+    other = hyperparameters(36, search_of(GRID, search="grid", seed=9))
+    assert other != ours
+    assert sorted(map(str, other)) == sorted(map(str, ours))
+
+
+def test_the_first_points_of_a_grid_are_a_sample_of_all_of_it():
+    """Of 20 × 20 points, the first 20 are in about 20 · (1 − 0.95²⁰) = 12.8 rows and columns; in order, in one row."""
+    table = {"rule": "momentum", "learning_rate": {"integer": [1, 20]}}
+    table |= {"momentum": {"choice": [i / 20 for i in range(20)]}}
+    for seed in range(20):
+        points = hyperparameters(20, search_of(table, search="grid", trials=1, pool=1, seed=seed))
+        for name in ("learning_rate", "momentum"):
+            assert 8 <= len({point[name] for point in points}) <= 18
 
 
 @pytest.mark.parametrize("index", [-1, 36, 1000])

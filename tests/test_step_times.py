@@ -242,7 +242,9 @@ def test_the_figures_have_seconds_only_if_steps_differ(slow_momentum, tmp_path):
         assert title in titles(slow_momentum)
     alike = trained(tmp_path / "trials.db", {"sgd": [0.002], "momentum": [0.0021]})
     assert "seconds" not in titles(alike)
-    assert "A step takes about as long with each optimizer (2 ms to 2.1 ms per trial, with" in " ".join(alike.sentences())
+    assert "A step takes about as long with each optimizer (2 ms to 2.1 ms per trial, with" in " ".join(
+        alike.sentences()
+    )
 
 
 def test_views_keep_the_times(slow_momentum):

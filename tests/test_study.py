@@ -437,6 +437,11 @@ def test_a_grid_has_only_choices_integers_and_fixed_values():
         with_optimizer({"search": "grid"}, **GRID | {"learning_rate": LOG})
 
 
+def test_a_grid_that_is_too_large_is_rejected():
+    with pytest.raises(StudyError, match=r"a grid of 20,000,002 points: expected at most 10,000,000; use search"):
+        with_optimizer({"search": "grid"}, **GRID | {"learning_rate": {"integer": [1, 10_000_001]}})
+
+
 def test_a_pool_larger_than_the_grid_is_rejected():
     with pytest.raises(StudyError, match=r"ours: pool = 5 exceeds the grid's 4 points.*lower pool"):
         with_optimizer({"search": "grid", "pool": 5}, **GRID)

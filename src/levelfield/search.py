@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 
-from levelfield.space import Space
 from levelfield.study import Study, digest
 from levelfield.trial import Point
 
@@ -25,11 +24,12 @@ class Search:
         content = {key: definition[key] for key in ("seed", "rule", "schedule", "space")}
         self._scramble = int(digest(content), 16) % 2**63
         self._points = np.empty((0, len(self.space.free)))
+        self._order = np.empty(0, int)  # of a grid's points
 
     def point(self, index: int) -> Point:
         if not 0 <= index < self.size:
             raise IndexError(f"point {index}: expected an index from 0 to {self.size - 1}")
-        unit = _grid_point(self.space, index) if self._grid else self._quasi_random(index)
+        unit = self._grid_point(index) if self._grid else self._quasi_random(index)
         return Point(index, self.space.hyperparameters(unit), trial_seed(self.seed, index))
 
     def _quasi_random(self, index: int) -> np.ndarray:
@@ -41,15 +41,13 @@ class Search:
             self._points = qmc.Sobol(len(self.space.free), rng=self._scramble).random_base2(power)
         return self._points[index] if self.space.free else np.empty(0)
 
-
-def _grid_point(space: Space, index: int) -> np.ndarray:
-    """Return the index-th combination; the last axis changes fastest."""
-    unit = []
-    for axis in reversed(space.free):
-        size = int(axis.dimension.size)  # finite: the study has checked it
-        index, position = divmod(index, size)
-        unit.append((position + 0.5) / size)
-    return np.array(unit[::-1])
+    def _grid_point(self, index: int) -> np.ndarray:
+        """Return a combination. They come in random order, so that a pool of some of them represents all."""
+        if not len(self._order):
+            self._order = np.random.default_rng(self._scramble).permutation(int(self.size))
+        sizes = [int(axis.dimension.size) for axis in self.space.free]  # finite: the study has checked it
+        positions = np.unravel_index(self._order[index], sizes) if sizes else ()
+        return (np.array(positions, float) + 0.5) / sizes if sizes else np.empty(0)
 
 
 def trial_seed(study_seed: int, index: int) -> int:

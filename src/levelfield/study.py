@@ -107,6 +107,7 @@ def _whole(value: Any) -> Any:
 Sampling = Literal["random", "quasirandom", "grid", "adaptive", "manual", "unknown"]
 
 POOL_FACTOR = 5  # N / K unless the study gives N
+_LARGEST_GRID = 10_000_000  # points, whose order is held in memory
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, lt=2**31, strict=True)]  # steps are counted in int32
 
@@ -222,6 +223,10 @@ class Study(BaseModel):
                 raise SpaceError(f"{axis.key} is a range; a grid needs a choice, an integer range or a fixed value")
         if self.pool > (size := optimizer.space.size):
             raise StudyError(f"pool = {self.pool} exceeds the grid's {size} points; lower pool")
+        if size > _LARGEST_GRID:
+            raise StudyError(
+                f'a grid of {size:,} points: expected at most {_LARGEST_GRID:,}; use search = "quasirandom"'
+            )
 
     def optimizer(self, name: str) -> Optimizer:
         if name not in self.optimizers:
@@ -334,7 +339,7 @@ class Study(BaseModel):
             "steps": self.steps,
             "batch_size": self.batch_size,
             "eval_interval": self.eval_interval,
-            "search": self.search,
+            "search": "shuffled grid" if self.search == "grid" else self.search,  # grids once came in another order
             "seed": str(self.seed),
             "rule": optimizer.rule.name,
             "schedule": optimizer.schedule,
