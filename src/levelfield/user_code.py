@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 
@@ -48,7 +48,7 @@ def run_code(source: str) -> str:
     digests = _running[file] = _digests(path)
     _loaded.pop(file, None)
     try:
-        with registering(file):
+        with registering(file), redirect_stdout(sys.stderr):  # standard output has results, which may be JSON
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failure(source, file, error) from (None if isinstance(error, LevelfieldError) else error)
@@ -124,7 +124,9 @@ def _failure(source: str, file: str, error: BaseException) -> StudyError:
         return StudyError(f"code = {source!r}: {error}")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, " if lines else ""
-    return StudyError(f"code = {source!r}: {where}{one_line(error)}")
+    relative = isinstance(error, ImportError) and "relative import" in str(error)
+    remedy = "; import a module beside the code file by its name, without a dot" if relative else ""
+    return StudyError(f"code = {source!r}: {where}{one_line(error)}{remedy}")
 
 
 def failure_line(error: BaseException) -> str:
