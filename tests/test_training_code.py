@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -389,21 +390,43 @@ def test_a_script_that_starts_a_run_without_a_guard_is_told_how_to_fix_it(tmp_pa
 
 def test_workers_end_with_their_runner(tmp_path):
     """Also if it is killed while they train."""
-    code = write(tmp_path, f"pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)")
+    code = write(
+        tmp_path,
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'pids').write_text(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)",
+    )
     study = study_of(code, {"any": {"learning_rate": 0.1}})
     (tmp_path / "study.toml").write_text(study.to_toml(tmp_path))
     runner = subprocess.Popen(
         [sys.executable, "-m", "levelfield", "run", "study.toml"], cwd=tmp_path, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "pids").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(0.2)
-    pid = int((tmp_path / "pid").read_text())
-    assert psutil.pid_exists(pid)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert all(map(psutil.pid_exists, pids))
     runner.kill()
     runner.wait()
     deadline = time.monotonic() + 30
-    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not psutil.pid_exists(pid)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_run_can_be_interrupted_while_workers_load_the_code(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    with code.open("a") as file:
+        file.write(
+            f"if 'LEVELFIELD_WORKER' in os.environ:\n    open({str(tmp_path / 'loads')!r}, 'w')\n    time.sleep(600)\n"
+        )
+    (tmp_path / "study.toml").write_text(study_of(code, {"any": {"learning_rate": 0.1}}).to_toml(tmp_path))
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "levelfield", "run", "study.toml"], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "loads").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    runner.send_signal(signal.SIGINT)
+    assert runner.wait(30) == 130

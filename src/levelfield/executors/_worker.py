@@ -56,6 +56,9 @@ class _Runner:
             while True:
                 self._received.put(json.loads(self._connection.recv_bytes()))
         except (EOFError, OSError):
+            for child in psutil.Process().children(recursive=True):  # some may be in groups of their own
+                with suppress(psutil.Error):
+                    child.kill()
             os.killpg(os.getpgrp(), signal.SIGKILL)
 
     def receive(self) -> dict[str, Any]:

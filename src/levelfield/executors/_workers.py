@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
+from levelfield import interruption
 from levelfield.command import Command, describe_exit, end_tree
 from levelfield.environment import available_cores, stall_seconds
 from levelfield.errors import StudyError, TrialFailed, UsageError
@@ -70,6 +71,7 @@ class WorkerExecutor:
         if not self._workers:
             self._start(study)
         while not any(worker.ready for worker in self._workers):
+            interruption.check()
             for worker, message in self._messages():
                 self._hear_first(worker, message)
             if not self._workers:
