@@ -168,6 +168,21 @@ def test_a_failed_trial_is_tried_again_once_and_then_reported(tmp_path):
     assert sum("is tried again" in note for note in notes) == 2
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_training_code_may_start_processes_of_its_own(method, tmp_path):
+    """As PyTorch's DataLoader does. Some import the code file anew, by its name."""
+    code = write(
+        tmp_path, f"with Pool(1, {method!r}) as pool: trial.report(trial.steps, train_loss=pool.map(half, [3])[0])"
+    )
+    code = code.rename(tmp_path / "my_training.py")
+    code.write_text(
+        "import multiprocessing\nPool = lambda count, method: multiprocessing.get_context(method).Pool(count)\n"
+        "def half(number): return number / 2\n" + code.read_text()
+    )
+    finished, _, _ = train_all(study_of(code, {"any": {"learning_rate": 0.1}}), workers=1)
+    assert finished["any"].curve.final("train_loss") == 1.5
+
+
 def test_points_are_not_forgotten_while_a_worker_starts(tmp_path):
     """The only worker that was ready has died, and there is nothing in flight."""
     code = write(tmp_path, "if trial.index == 0: os._exit(1)\ntrial.report(trial.steps, train_loss=1.0)")
