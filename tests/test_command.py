@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import levelfield as lf
-from levelfield.errors import StudyError
+from levelfield.errors import StudyError, TrialFailed
 from levelfield.executors import get_executor
 from levelfield.executors.base import hand_out
 from levelfield.search import Search
@@ -206,6 +206,21 @@ def test_trials_of_a_program_that_has_changed_are_stale(tmp_path):
     before = study.code_version("any")
     program.write_text(PROGRAM + "\n")
     assert before
+    assert study.code_version("any") != before
+
+
+def test_a_program_that_is_edited_during_a_run_is_not_mixed_with_the_old(tmp_path):
+    (tmp_path / "train.py").write_text(f"open('train.py', 'a').write('# edited')\n{PROGRAM}")
+    with pytest.raises(TrialFailed, match=r"train\.py has changed since this run began"):
+        train(study_of(tmp_path, [sys.executable, "train.py", "{hyperparameters}"]), 2)
+
+
+def test_a_trial_is_stored_with_the_code_that_it_began_with(tmp_path):
+    (tmp_path / "train.py").write_text(f"open('train.py', 'a').write('# edited')\n{PROGRAM}")
+    study = study_of(tmp_path, [sys.executable, "train.py", "{hyperparameters}"], pool=1)
+    before = study.code_version("any")
+    comparison = lf.compare(study, store=str(tmp_path / "trials.db"))
+    assert [trial.code for trial in comparison.trials["any"]] == [before]
     assert study.code_version("any") != before
 
 

@@ -17,7 +17,7 @@ import pytest
 from helpers import FIXTURES
 
 import levelfield as lf
-from levelfield.errors import SpaceError, StudyError
+from levelfield.errors import SpaceError, StudyError, TrialFailed
 from levelfield.executors import get_executor
 from levelfield.executors._workers import WorkerExecutor, visible_gpus
 from levelfield.executors.base import hand_out
@@ -181,6 +181,20 @@ def test_training_code_may_start_processes_of_its_own(method, tmp_path):
     )
     finished, _, _ = train_all(study_of(code, {"any": {"learning_rate": 0.1}}), workers=1)
     assert finished["any"].curve.final("train_loss") == 1.5
+
+
+def test_code_that_is_edited_during_a_run_is_not_mixed_with_the_old(tmp_path):
+    """Workers that run go on with the code that they have loaded; new ones would load the new code."""
+    code = write(
+        tmp_path,
+        f"open({str(tmp_path / 'code.py')!r}, 'a').write('# edited')\n"
+        "trial.report(trial.steps, train_loss=1.0)\nif trial.index == 1: os._exit(1)",
+    )
+    study = study_of(code, {"any": {"learning_rate": {"log": [0.1, 1.0]}}})
+    stretches = WorkerExecutor(1).train(study, hand_out("any", map(Search(study, "any").point, range(3))))
+    assert next(stretch.ended for stretch in stretches if stretch.ended) == [0]
+    with pytest.raises(TrialFailed, match=r"code\.py has changed since this run began"):
+        list(stretches)
 
 
 def test_points_are_not_forgotten_while_a_worker_starts(tmp_path):

@@ -74,9 +74,18 @@ def code_digest(*files: str) -> str:
 
     It does not depend on where the files lie, nor on what has been imported before.
     """
+    return _joined({file: _loaded.get(file) or _running.get(file) or _digests(Path(file)) for file in files})
+
+
+def present_digest(*files: str) -> str:
+    """Return a digest of code files, and of the modules next to them, as they are now, whatever has been run."""
+    return _joined({file: _digests(Path(file)) for file in files})
+
+
+def _joined(files: Mapping[str, Mapping[str, str]]) -> str:
     parts: list[tuple[str, str]] = []
-    for file in files:
-        folder, digests = Path(file).parent, _loaded.get(file) or _running.get(file) or _digests(Path(file))
+    for file, digests in files.items():
+        folder = Path(file).parent
         parts += [(str(Path(name).relative_to(folder)), digest) for name, digest in digests.items()]
     return hashlib.sha256(repr(sorted(parts)).encode()).hexdigest()[:24] if files else ""
 

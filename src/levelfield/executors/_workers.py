@@ -27,6 +27,7 @@ from levelfield.search import Search
 from levelfield.study import Study, workload_of
 from levelfield.training_code import Trainable, curve_of
 from levelfield.trial import Failure, Point, Progress, Status, Trial
+from levelfield.user_code import present_digest
 
 _TICK = 0.2  # seconds between two looks at processes and clocks
 _REPORT = 1.0  # seconds after which progress is reported, even if no trial has ended
@@ -56,6 +57,7 @@ class WorkerExecutor:
         self._count = slots or len(self._gpus) or available_cores()
         self._workers: list[_Worker] = []
         self._opened: dict[str, Any] = {}  # the study that the workers have loaded
+        self._version = ""  # digest of its code
         self._refusals = 0
         weakref.finalize(self, _end, self._workers)
 
@@ -107,7 +109,7 @@ class WorkerExecutor:
             content |= {"code": study.code_files[0]}
         if content != self._opened:
             _end(self._workers)
-            self._opened = content
+            self._opened, self._version = content, present_digest(*study.code_files)
 
     def _hand_out(self, study: Study, training: _Training) -> bool:
         """Give each free worker a point, and start workers while there are points; return whether anything is left."""
@@ -119,6 +121,8 @@ class WorkerExecutor:
             if not (chosen := training.next()):
                 break
             if free:
+                if study.command:  # which runs the files as they are now
+                    self._check_version(study)
                 training.give(free.pop(), *chosen)
             else:
                 training.put_back(*chosen)
@@ -129,7 +133,16 @@ class WorkerExecutor:
     def _has_work(self, training: _Training) -> bool:
         return bool(training.waiting or any(worker.point for worker in self._workers))
 
+    def _check_version(self, study: Study) -> None:
+        """Raise if the code has been edited meanwhile: the trials to come would be stored as those of the old code."""
+        if present_digest(*study.code_files) != self._version:
+            raise TrialFailed(
+                f"{study.code_name} has changed since this run began; run it again, and choose what to do with the "
+                f"trials of the old version"
+            )
+
     def _start(self, study: Study) -> None:
+        self._check_version(study)
         number = next(n for n in range(self._count + 1) if all(worker.number != n for worker in self._workers))
         gpu = self._gpus[number % len(self._gpus)] if self._gpus else None
         self._workers.append(_Worker(number, self._opened, gpu, self._count))
