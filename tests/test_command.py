@@ -169,6 +169,7 @@ def test_a_training_loss_that_is_not_finite_ends_the_command(tmp_path):
         ({"command": ["true"], "folder": "/no/such/folder"}, ["/no/such/folder"]),
         ({"command": ["true", "{learning_rat}"]}, ["{learning_rat}", "did you mean 'learning_rate'?"]),
         ({"command": ["true", "{beta1}"]}, ["{beta1}", "any", "{hyperparameters}"]),
+        ({"command": ["true", "{batch_size}"]}, ["{batch_size} needs a value", "batch_size = …"]),
         ({"command": ["true", "{"]}, ["'{'", "{{"]),
         ({"command": "python train.py"}, ["'python train.py'", "list of strings"]),
         ({"command": []}, ["command"]),

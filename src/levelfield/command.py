@@ -58,8 +58,8 @@ class Command:
             example = json.dumps({"step": trial.steps} | dict.fromkeys(trial.workload.metrics, 0.5))
             raise CommandFailed(f"the command printed no metrics; expected lines such as {example}")
 
-    def check(self, optimizers: Mapping[str, Iterable[str]]) -> None:
-        """Raise if an argument needs a hyperparameter that one of the optimizers (name → its names) does not have."""
+    def check(self, optimizers: Mapping[str, Iterable[str]], batch_size: int | None) -> None:
+        """Raise if an argument needs what one of the optimizers (name → its hyperparameters), or the study, lacks."""
         for argument in self.arguments:
             for name in _placeholders(argument):
                 for optimizer, hyperparameters in optimizers.items():
@@ -67,6 +67,8 @@ class Command:
                     if name not in known:
                         error = UnknownName.of(f"placeholder of {optimizer}", f"{{{name}}}", known)
                         raise StudyError(f"command: {error}; {ALL} passes each optimizer's own as --NAME VALUE")
+                    if name == "batch_size" and batch_size is None and name not in hyperparameters:
+                        raise StudyError("command: {batch_size} needs a value: write batch_size = … in the study")
 
     def check_program(self) -> None:
         """Raise if the program or its folder does not exist on this machine."""

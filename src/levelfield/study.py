@@ -195,7 +195,7 @@ class Study(BaseModel):
             except (SpaceError, UnknownName, StudyError) as error:
                 raise type(error)(f"optimizers.{name}: {error}") from None
         if isinstance(workload, Trainable) and isinstance(workload.train, Command):
-            workload.train.check({name: self.optimizers[name].space.names for name in self.optimizers})
+            workload.train.check({name: self.optimizers[name].space.names for name in self.optimizers}, self.batch_size)
         if self.search == "imported" and self.sampling is None:
             raise StudyError('search = "imported" needs sampling, such as sampling = "random": how points were chosen')
         if self.search == "quasirandom" and self.sampling is not None:
