@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import levelfield as lf
-from levelfield.errors import StudyError
+from levelfield.errors import StudyError, TrialFailed
 from levelfield.executors import get_executor
 from levelfield.executors.base import hand_out
 from levelfield.search import Search
@@ -83,7 +85,7 @@ FAILURES = {
     'print(\'{"step": 1, "train_los": 1}\')': ["'train_los'", "did you mean 'train_loss'?"],
     'print(\'{"step": 4, "train_loss": "low", "valid_error": 1}\')': ["train_loss=low", "expected a number"],
     'print(\'{"step": null, "train_loss": 1}\')': ["step=None"],
-    "pass": ["without any report"],
+    "pass": ["printed no metrics"],
     "raise ValueError('boom')": ["exit code 1", "ValueError: boom"],
     "import os; os.abort()": ["signal 6 (SIGABRT)"],
 }
@@ -97,6 +99,58 @@ def test_a_command_that_goes_wrong_fails_its_trial(code, tmp_path):
     for word in FAILURES[code]:
         assert word in failed[0].reason
     assert "\n" not in failed[0].reason
+
+
+def test_a_command_without_metrics_is_told_which_lines_are_expected(tmp_path):
+    _, failed = train(study_of(tmp_path, ["echo", "{{'step': 4, 'train_loss': 1}}"]))
+    assert failed[0].reason == (
+        'the command printed no metrics; expected lines such as {"step": 4, "train_loss": 0.5, "valid_error": 0.5}; '
+        "its last output is: {'step': 4, 'train_loss': 1}"
+    )
+
+
+def test_lines_that_are_not_json_are_ordinary_output(tmp_path):
+    lines = ["{'lr': 0.1}", "{", "[1]", ' {"step": 4, "train_loss": 1, "valid_error": 0.5}']
+    (tmp_path / "output").write_text("\n".join(lines))
+    trials, _ = train(study_of(tmp_path, ["cat", "output"]))
+    assert trials[0].curve.steps.tolist() == [4]
+
+
+def test_a_metric_of_a_command_may_have_any_name_but_step(tmp_path):
+    command = ["echo", '{{"step": 4, "self": 1, "train loss": 2}}']
+    metrics = {"self": "maximize", "train loss": "minimize"}
+    trials, _ = train(study_of(tmp_path, command, metrics=metrics, select="self"))
+    assert trials[0].curve.final("train loss") == 2
+    with pytest.raises(lf.LevelfieldError, match="metric step: each report has a step"):
+        study_of(tmp_path, command, metrics={"step": "minimize"}, select="step")
+
+
+def test_metrics_of_python_arrive_when_they_are_printed(tmp_path):
+    """Even if the program does not flush: a trial that diverges ends at once."""
+    (tmp_path / "train.py").write_text('import time\nprint(\'{"step": 1, "train_loss": NaN}\')\ntime.sleep(600)')
+    trials, _ = train(study_of(tmp_path, [sys.executable, "train.py"], trial_timeout=60))
+    assert trials[0].status is Status.INFEASIBLE
+
+
+def test_a_command_gets_the_users_environment(tmp_path, monkeypatch):
+    """It may be of another Python, which must not import from levelfield's folder."""
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    (tmp_path / "train.py").write_text("import os, sys\nsys.exit(os.environ['PYTHONPATH'])")
+    _, failed = train(study_of(tmp_path, [sys.executable, "train.py"]))
+    assert failed[0].reason.endswith("its last output is: /somewhere")
+
+
+def test_the_processes_of_a_command_end_with_it(tmp_path):
+    """Here a shell waits for another one, and its trial diverges."""
+    (tmp_path / "inner.sh").write_text('sleep 600 & echo $! > pid; echo \'{"step": 1, "train_loss": NaN}\'; wait')
+    study = study_of(tmp_path, ["bash", "-c", "bash inner.sh; echo done"])
+    with closing(get_executor("local", 1).train(study, hand_out("any", [Search(study, "any").point(0)]))) as stretches:
+        for stretch in stretches:
+            assert not stretch.note  # nothing was left behind
+            if stretch.finished:
+                assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+                return
+    raise AssertionError("the trial has not ended")
 
 
 def test_a_training_loss_that_is_not_finite_ends_the_command(tmp_path):
@@ -115,6 +169,7 @@ def test_a_training_loss_that_is_not_finite_ends_the_command(tmp_path):
         ({"command": ["true"], "folder": "/no/such/folder"}, ["/no/such/folder"]),
         ({"command": ["true", "{learning_rat}"]}, ["{learning_rat}", "did you mean 'learning_rate'?"]),
         ({"command": ["true", "{beta1}"]}, ["{beta1}", "any", "{hyperparameters}"]),
+        ({"command": ["true", "{batch_size}"]}, ["{batch_size} needs a value", "batch_size = …"]),
         ({"command": ["true", "{"]}, ["'{'", "{{"]),
         ({"command": "python train.py"}, ["'python train.py'", "list of strings"]),
         ({"command": []}, ["command"]),
@@ -153,6 +208,31 @@ def test_trials_of_a_program_that_has_changed_are_stale(tmp_path):
     program.write_text(PROGRAM + "\n")
     assert before
     assert study.code_version("any") != before
+
+
+def test_a_program_that_is_edited_during_a_run_is_not_mixed_with_the_old(tmp_path):
+    (tmp_path / "train.py").write_text(f"open('train.py', 'a').write('# edited')\n{PROGRAM}")
+    with pytest.raises(TrialFailed, match=r"train\.py has changed since this run began"):
+        train(study_of(tmp_path, [sys.executable, "train.py", "{hyperparameters}"]), 2)
+
+
+def test_a_trial_is_stored_with_the_code_that_it_began_with(tmp_path):
+    (tmp_path / "train.py").write_text(f"open('train.py', 'a').write('# edited')\n{PROGRAM}")
+    study = study_of(tmp_path, [sys.executable, "train.py", "{hyperparameters}"], pool=1)
+    before = study.code_version("any")
+    comparison = lf.compare(study, store=str(tmp_path / "trials.db"))
+    assert [trial.code for trial in comparison.trials["any"]] == [before]
+    assert study.code_version("any") != before
+
+
+def test_the_code_of_a_program_is_tracked_beside_that_of_a_study_but_its_data_are_not(tmp_path):
+    for name in ("train.py", "rules.py"):
+        (tmp_path / name).write_text("")
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(10**9)
+    command = ["python", "train.py", "data.bin"]
+    study = study_of(tmp_path, command, code=str(tmp_path / "rules.py"))
+    assert study.code_name == "rules.py, train.py"
 
 
 def test_a_missing_command_is_refused_before_anything_is_written(tmp_path):

@@ -173,8 +173,8 @@ def test_the_page_says_first_what_failed(store: Store) -> None:
     results = read(study, store)
     expected = [
         "2 trials of sgd failed and are not counted: trial 1: <b>reason 1.",
-        "1 trial of momentum failed and is not counted: trial 0: <b>reason 0. 'levelfield status --failures' shows the "
-        "details; the next run trains failed trials again.",
+        "1 trial of momentum failed and is not counted: trial 0: <b>reason 0. 'levelfield status STUDY --failures' "
+        "shows the details; the next run trains failed trials again.",
     ]
     assert lf.Comparison(results).sentences()[:2] == expected
     page = render(results)
@@ -255,8 +255,8 @@ def test_commands_show_what_failed(command: Command, tmp_path: Path) -> None:
     options = ("study.toml", "--store", "trials.db")
     code, out, err = command("compare", *options, "--slots", "2")
     sentence = (
-        f"2 trials of sgd failed and are not counted: trial 1: {REASON}. 'levelfield status --failures' shows the "
-        f"details; the next run trains failed trials again."
+        f"2 trials of sgd failed and are not counted: trial 1: {REASON}. 'levelfield status STUDY --failures' shows "
+        f"the details; the next run trains failed trials again."
     )
     assert code == 1
     assert " ".join(out.split()).startswith(sentence)
@@ -308,4 +308,4 @@ def test_a_study_whose_trials_have_all_failed_says_so(command: Command, tmp_path
     assert "sgd: trial 0 failed" in err
     code, out, err = command("report", *options)
     assert (code, out) == (2, "")
-    assert err == "levelfield: study: all trials so far have failed; 'levelfield status --failures' shows why\n"
+    assert err == "levelfield: study: all trials so far have failed; 'levelfield status STUDY --failures' shows why\n"

@@ -450,8 +450,14 @@ def test_a_trials_optimizer_applies_the_schedule():
 @pytest.mark.parametrize(
     ("rule", "schedule", "steps", "changes", "line"),
     [
-        ("optax.adamw", "linear", 10, {}, "unknown rule for PyTorch 'optax.adamw'; expected one of: adam, momentum"),
-        ("adma", "linear", 10, {}, "unknown rule for PyTorch 'adma'; did you mean 'adam'?"),
+        (
+            "optax.adamw",
+            "linear",
+            10,
+            {},
+            "rule 'optax.adamw' is not one of levelfield.torch; expected one of: sgd, momentum",
+        ),
+        ("adma", "linear", 10, {}, "rule 'adma' is not one of levelfield.torch; did you mean 'adam'?"),
         ("adam", "cosin", 10, {}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
         ("adam", "constant", 0, {"warmup_steps": 0.1}, "steps = 0: a constant schedule with a warmup"),
         ("adam", "cosine", 10, {"clip_norm": 1.0}, "clip_norm is not a hyperparameter of adam but an option"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +17,7 @@ import pytest
 from helpers import FIXTURES
 
 import levelfield as lf
-from levelfield.errors import SpaceError, StudyError
+from levelfield.errors import SpaceError, StudyError, TrialFailed
 from levelfield.executors import get_executor
 from levelfield.executors._workers import WorkerExecutor, visible_gpus
 from levelfield.executors.base import hand_out
@@ -62,7 +64,10 @@ FAILURES = {
     "killed": ["signal 9 (SIGKILL)", "memory"],
     "deadlocked": ["trial_timeout = 6 seconds"],
 }
-FINE = ("fine", "talkative", "diverges", "overflows", "leaves_children")
+FINE = (
+    *("fine", "talkative", "diverges", "overflows", "forks", "reports_from_a_fork", "replaces_its_output"),
+    *("leaves_a_thread", "leaves_an_orphan", "leaves_children"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +101,15 @@ def test_the_details_of_a_failure_show_where_it_happened(misbehaved):
     assert "in deadlocked" in failed["deadlocked"].details  # the stack of the process before it was ended
 
 
-@pytest.mark.parametrize("name", ["diverges", "overflows"])
+@pytest.mark.parametrize("name", sorted(set(FINE) - {"diverges", "overflows", "leaves_a_thread"}))
+def test_only_a_trials_own_process_and_thread_report(name, misbehaved):
+    """Copies of the process, and what is left of earlier trials, change no curve."""
+    curve = misbehaved[0][name].curve
+    assert curve.steps.tolist() == ([1, STEPS] if name.startswith("leaves") else [STEPS])
+    assert curve.values["train_loss"][-1] == 0.5
+
+
+@pytest.mark.parametrize("name", ["diverges", "overflows", "leaves_a_thread"])
 def test_a_training_loss_that_is_not_finite_ends_the_trial_as_infeasible(name, misbehaved):
     trial = misbehaved[0][name]
     assert trial.status is Status.INFEASIBLE
@@ -106,8 +119,9 @@ def test_a_training_loss_that_is_not_finite_ends_the_trial_as_infeasible(name, m
 
 def test_processes_that_a_trial_leaves_behind_are_ended(misbehaved):
     finished, _, notes = misbehaved
-    assert not psutil.pid_exists(int(finished["leaves_children"].curve.values["train_loss"][0]))
-    assert any(note == "leaves_children: trial 0 left 2 processes behind, which levelfield has ended" for note in notes)
+    for name, left in {"leaves_children": "2 processes", "leaves_an_orphan": "a process"}.items():
+        assert not psutil.pid_exists(int(finished[name].curve.values["train_loss"][0]))
+        assert f"{name}: trial 0 left {left} behind, which levelfield has ended" in notes
 
 
 @pytest.mark.parametrize(
@@ -152,6 +166,50 @@ def test_a_failed_trial_is_tried_again_once_and_then_reported(tmp_path):
     assert failed.keys() == {"never"}
     assert {name: len((tmp_path / name).read_text()) for name in ("later", "never")} == {"later": 2, "never": 2}
     assert sum("is tried again" in note for note in notes) == 2
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_training_code_may_start_processes_of_its_own(method, tmp_path):
+    """As PyTorch's DataLoader does. Some import the code file anew, by its name."""
+    code = write(
+        tmp_path, f"with Pool(1, {method!r}) as pool: trial.report(trial.steps, train_loss=pool.map(half, [3])[0])"
+    )
+    code = code.rename(tmp_path / "my_training.py")
+    code.write_text(
+        "import multiprocessing\nPool = lambda count, method: multiprocessing.get_context(method).Pool(count)\n"
+        "def half(number): return number / 2\n" + code.read_text()
+    )
+    finished, _, _ = train_all(study_of(code, {"any": {"learning_rate": 0.1}}), workers=1)
+    assert finished["any"].curve.final("train_loss") == 1.5
+
+
+def test_code_that_is_edited_during_a_run_is_not_mixed_with_the_old(tmp_path):
+    """Workers that run go on with the code that they have loaded; new ones would load the new code."""
+    code = write(
+        tmp_path,
+        f"open({str(tmp_path / 'code.py')!r}, 'a').write('# edited')\n"
+        "trial.report(trial.steps, train_loss=1.0)\nif trial.index == 1: os._exit(1)",
+    )
+    study = study_of(code, {"any": {"learning_rate": {"log": [0.1, 1.0]}}})
+    stretches = WorkerExecutor(1).train(study, hand_out("any", map(Search(study, "any").point, range(3))))
+    assert next(stretch.ended for stretch in stretches if stretch.ended) == [0]
+    with pytest.raises(TrialFailed, match=r"code\.py has changed since this run began"):
+        list(stretches)
+
+
+def test_points_are_not_forgotten_while_a_worker_starts(tmp_path):
+    """The only worker that was ready has died, and there is nothing in flight."""
+    code = write(tmp_path, "if trial.index == 0: os._exit(1)\ntrial.report(trial.steps, train_loss=1.0)")
+    with code.open("a") as file:
+        file.write(
+            "if 'LEVELFIELD_WORKER' in os.environ:\n"
+            f"    try: (pathlib.Path({str(tmp_path)!r}) / 'first').touch(exist_ok=False)\n"
+            "    except FileExistsError: time.sleep(2)\n"
+        )
+    study = study_of(code, {"any": {"learning_rate": {"log": [0.1, 1.0]}}}, retries=0)
+    stretches = list(WorkerExecutor(2).train(study, hand_out("any", map(Search(study, "any").point, range(2)))))
+    ended = [stretch.ended for stretch in stretches if stretch.ended]
+    assert ended == [[0], [1]]
 
 
 def test_a_worker_imports_once_and_seeds_every_trial(tmp_path):
@@ -290,6 +348,62 @@ def test_code_that_fails_only_in_a_worker_is_refused_before_anything_is_trained(
         get_executor("local").check(study)
 
 
+def test_a_worker_that_does_not_come_to_train_is_refused(tmp_path, monkeypatch):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    with code.open("a") as file:
+        file.write("if 'LEVELFIELD_WORKER' in os.environ: time.sleep(600)\n")
+    monkeypatch.setattr("levelfield.executors._workers._FIRST", 3.0)
+    with pytest.raises(StudyError, match=r"has not loaded the study's code within 0\.05 minutes"):
+        get_executor("local").check(study_of(code, {"any": {"learning_rate": 0.1}}))
+
+
+def test_modules_of_the_current_folder_do_not_replace_others(tmp_path, monkeypatch):
+    for module in ("queue", "platform", "random"):
+        (tmp_path / f"{module}.py").write_text("raise RuntimeError('not me')\n")
+    monkeypatch.chdir(tmp_path)
+    get_executor("local", 1).check(study_of(FIXTURES / "misbehaving_training.py", {"any": {}}, workload="misbehaving"))
+
+
+def test_a_function_may_have_other_decorators(tmp_path):
+    """The file that workers load is the one that declares it, not that of the decorator."""
+    code = tmp_path / "decorated.py"
+    code.write_text(
+        "import contextlib\nimport levelfield as lf\n@contextlib.contextmanager\ndef noted():\n    yield\n"
+        '@lf.trainable(metrics={"acc": "maximize"}, select="acc")\n@noted()\n'
+        "def decorated(trial): trial.report(trial.steps, acc=1.0)\n"
+    )
+    spec = importlib.util.spec_from_file_location("decorated", code)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    study = lf.Study(workload="decorated", steps=STEPS, trials=1, pool=1, optimizers={"any": {"learning_rate": 0.1}})
+    assert study.code_files == [str(code)]
+    assert train_all(study, workers=1)[0].keys() == {"any"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("def train(trial): ...", ["registers none", "@lf.trainable(metrics=…, select=…)"]),
+        ("from .model import Model", ["line 1", "relative import", "without a dot"]),
+        ("import levelfield as lf\nlf.trainable(metrics={'step': 'minimize'}, select='step')(print)", ["metric step"]),
+        ("raise AssertionError", ["line 1, AssertionError"]),
+    ],
+)
+def test_code_that_cannot_train_is_refused_with_what_to_do(content, words, tmp_path):
+    (tmp_path / "train.py").write_text(content)
+    with pytest.raises(StudyError) as refused:
+        study_of(tmp_path / "train.py", {"any": {"learning_rate": 0.1}})
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_what_code_prints_is_no_result(tmp_path, capfd):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    code.write_text(code.read_text() + "print('loading')\n")
+    study_of(code, {"any": {"learning_rate": 0.1}})
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "loading\n")
+
+
 def test_a_script_that_starts_a_run_without_a_guard_is_told_how_to_fix_it(tmp_path):
     code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
     with code.open("a") as file:
@@ -305,21 +419,43 @@ def test_a_script_that_starts_a_run_without_a_guard_is_told_how_to_fix_it(tmp_pa
 
 def test_workers_end_with_their_runner(tmp_path):
     """Also if it is killed while they train."""
-    code = write(tmp_path, f"pathlib.Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()))\ntime.sleep(600)")
+    code = write(
+        tmp_path,
+        "import subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"pathlib.Path({str(tmp_path)!r}, 'pids').write_text(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)",
+    )
     study = study_of(code, {"any": {"learning_rate": 0.1}})
     (tmp_path / "study.toml").write_text(study.to_toml(tmp_path))
     runner = subprocess.Popen(
         [sys.executable, "-m", "levelfield", "run", "study.toml"], cwd=tmp_path, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "pids").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(0.2)
-    pid = int((tmp_path / "pid").read_text())
-    assert psutil.pid_exists(pid)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert all(map(psutil.pid_exists, pids))
     runner.kill()
     runner.wait()
     deadline = time.monotonic() + 30
-    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not psutil.pid_exists(pid)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_a_run_can_be_interrupted_while_workers_load_the_code(tmp_path):
+    code = write(tmp_path, "trial.report(trial.steps, train_loss=1.0)")
+    with code.open("a") as file:
+        file.write(
+            f"if 'LEVELFIELD_WORKER' in os.environ:\n    open({str(tmp_path / 'loads')!r}, 'w')\n    time.sleep(600)\n"
+        )
+    (tmp_path / "study.toml").write_text(study_of(code, {"any": {"learning_rate": 0.1}}).to_toml(tmp_path))
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "levelfield", "run", "study.toml"], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "loads").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    runner.send_signal(signal.SIGINT)
+    assert runner.wait(30) == 130

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import string
@@ -27,10 +28,12 @@ _FIELDS = (
     *("device", "index", "schedule"),
 )
 _LONGEST_LINE = 1_000_000  # characters of a line of metrics
+_METRICS = re.compile(r'\s*\{\s*"')  # how a line of metrics starts
+_MOST_CODE = 10_000_000  # bytes of a file; a larger one is data
 
 
 class CommandFailed(UsageError):
-    """A command that did not exit with code 0."""
+    """A command that exited with a code other than 0, or printed no metrics. What it printed last tells why."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,20 @@ class Command:
     def __call__(self, trial: TrialRun) -> None:
         values = {name: getattr(trial, name) for name in _FIELDS}
         arguments = list(_filled(self.arguments, values | trial.hyperparameters, trial.hyperparameters))
-        environment = os.environ | {"LEVELFIELD_TRIAL": json.dumps(values | {"hyperparameters": trial.hyperparameters})}
+        environment = {"PYTHONUNBUFFERED": "1"} | os.environ  # Python would keep metrics back until it has many
+        environment["LEVELFIELD_TRIAL"] = json.dumps(values | {"hyperparameters": trial.hyperparameters})
         with _started(arguments, self.folder, environment) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 _read_line(line, trial)
         if process.returncode:
             raise CommandFailed(f"{Path(arguments[0]).name} ended with {describe_exit(process.returncode)}")
+        if not trial.curve:
+            example = json.dumps({"step": trial.steps} | dict.fromkeys(trial.workload.metrics, 0.5))
+            raise CommandFailed(f"the command printed no metrics; expected lines such as {example}")
 
-    def check(self, optimizers: Mapping[str, Iterable[str]]) -> None:
-        """Raise if an argument needs a hyperparameter that one of the optimizers (name → its names) does not have."""
+    def check(self, optimizers: Mapping[str, Iterable[str]], batch_size: int | None) -> None:
+        """Raise if an argument needs what one of the optimizers (name → its hyperparameters), or the study, lacks."""
         for argument in self.arguments:
             for name in _placeholders(argument):
                 for optimizer, hyperparameters in optimizers.items():
@@ -60,6 +67,8 @@ class Command:
                     if name not in known:
                         error = UnknownName.of(f"placeholder of {optimizer}", f"{{{name}}}", known)
                         raise StudyError(f"command: {error}; {ALL} passes each optimizer's own as --NAME VALUE")
+                    if name == "batch_size" and batch_size is None and name not in hyperparameters:
+                        raise StudyError("command: {batch_size} needs a value: write batch_size = … in the study")
 
     def check_program(self) -> None:
         """Raise if the program or its folder does not exist on this machine."""
@@ -71,9 +80,9 @@ class Command:
             raise StudyError(f"command: no program {program!r} on this machine; expected one on the PATH, or its path")
 
     def files(self) -> list[str]:
-        """Return the arguments that are files of the folder: the program's code, as far as it can be told."""
+        """Return the arguments that are files: the program's code, as far as it can be told."""
         paths = (Path(self.folder, argument) for argument in self.arguments if len(argument) < 1000)
-        return [str(path.resolve()) for path in paths if path.is_file()]
+        return [str(path.resolve()) for path in paths if path.is_file() and path.stat().st_size <= _MOST_CODE]
 
 
 def _placeholders(argument: str) -> Iterator[str]:
@@ -110,15 +119,14 @@ def _started(arguments: Sequence[str], folder: str, environment: Mapping[str, st
         process.wait()
     finally:
         if process.poll() is None:
-            process.kill()
-            process.wait()
+            end_tree(process, grace=1.0)
         if process.stdout:
             process.stdout.close()
 
 
 def _read_line(line: str, trial: TrialRun) -> None:
     """Report the metrics of a line; print any other line."""
-    if not line.startswith("{"):
+    if not _METRICS.match(line):
         print(line, end="")
         return
     try:
@@ -129,6 +137,28 @@ def _read_line(line: str, trial: TrialRun) -> None:
             f'{line.strip()[:100]!r}: expected a line of JSON such as {{"step": 100, "train_loss": 0.3}} ({error})'
         ) from None
     trial.report(step, **content)
+
+
+def end_tree(process: subprocess.Popen[Any], *, group: bool = False, grace: float = 0.0) -> None:
+    """End a process, or the group that it leads, and the processes below it, which may be in other groups.
+
+    ``grace``: seconds to wait for those below, which may need another moment to end.
+    """
+    import psutil  # only runs that train need it
+
+    below: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        below = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    for each in below:
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+    process.wait()
+    psutil.wait_procs(below, grace)
 
 
 def describe_exit(code: int) -> str:

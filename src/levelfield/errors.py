@@ -102,9 +102,12 @@ def one_line(error: BaseException) -> str:
 
     >>> one_line(ValueError("two\\nlines"))
     'ValueError: two lines'
+    >>> one_line(AssertionError())
+    'AssertionError'
     """
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + '…'}"
+    text = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -329,7 +329,8 @@ def run(
     settle_code(study, store, stale)
     best = functools.partial(_best_values, study, store)
     with interruption.deferred(), store.runner() as runner:
-        work = Work(study, store, runner, functools.partial(_provenance, study, executor), tries)
+        code = _code_now(study)  # it may be edited while trials train
+        work = Work(study, store, runner, functools.partial(_provenance, study, executor, code), tries)
         listener.begin(study, work.counts(), best)
         _train(study, work, executor, listener)
         work.store_step_times()
@@ -393,9 +394,13 @@ def _failures(name: str, failed: Sequence[Failure]) -> str:
     return f"{name}: trial {first.point.index} failed: {first.reason}{others}"
 
 
-def _provenance(study: Study, executor: Executor) -> dict[str, Any]:
+def _code_now(study: Study) -> dict[str, Any]:
+    return {"code": code_digest(*files)} if (files := study.code_files) else {}
+
+
+def _provenance(study: Study, executor: Executor, code: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is stored with all trials of a study, wherever they are trained."""
-    content: dict[str, Any] = {"code": code_digest(*files)} if (files := study.code_files) else {}
+    content = dict(code)
     if versions := package_versions(study, study.optimizers):
         content["packages"] = versions
     if any(edge.has_limit for edge in inclusions(study)):
@@ -480,10 +485,11 @@ def _train_extra(study: Study, optimizer: str, point: Point, store: Store, execu
     """Train a point that no other runner would train."""
     metrics = workload_of(study).metrics
     with interruption.deferred():
+        code = _code_now(study)
         for progress in executor.train(study, hand_out(optimizer, [point])):
             if progress.failed:
                 raise TrialFailed(_failures(optimizer, progress.failed)) from progress.error
-            provenance = {**progress.provenance, **_provenance(study, executor)}
+            provenance = {**progress.provenance, **_provenance(study, executor, code)}
             store.add(study.identity(optimizer), study.definition(optimizer), metrics, progress.finished, provenance)
             interruption.check()
 

@@ -196,7 +196,7 @@ class Study(BaseModel):
             except (SpaceError, UnknownName, StudyError) as error:
                 raise type(error)(f"optimizers.{name}: {error}") from None
         if isinstance(workload, Trainable) and isinstance(workload.train, Command):
-            workload.train.check({name: self.optimizers[name].space.names for name in self.optimizers})
+            workload.train.check({name: self.optimizers[name].space.names for name in self.optimizers}, self.batch_size)
         if self.search == "imported" and self.sampling is None:
             raise StudyError('search = "imported" needs sampling, such as sampling = "random": how points were chosen')
         if self.search == "quasirandom" and self.sampling is not None:
@@ -251,12 +251,12 @@ class Study(BaseModel):
     @property
     def code_files(self) -> list[str]:
         """The files of custom code: ``code``, the one that defines a trainable workload, or what a command runs."""
-        if self.code:
-            return [self.code]
-        workload = workload_of(self)
+        code, workload = [self.code] if self.code else [], workload_of(self)
         if not isinstance(workload, Trainable):
-            return []
-        return workload.train.files() if isinstance(workload.train, Command) else [workload.file]
+            return code
+        if isinstance(workload.train, Command):
+            return list(dict.fromkeys(code + workload.train.files()))
+        return code or [workload.file]
 
     @property
     def code_name(self) -> str:
@@ -393,10 +393,17 @@ def _default_workload(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the name of the workload of a study that does not give one; nothing if it cannot be told."""
     if "metrics" in content:
         return {"workload": content.get("name", "study")}
-    registered = workloads_of(content["code"]) if content.get("code") else []
+    if not content.get("code"):
+        return {}
+    registered = workloads_of(content["code"])
     if len(registered) > 1:
         raise StudyError(f"workload is missing: the code registers several: {', '.join(registered)}")
-    return {"workload": registered[0]} if registered else {}
+    if not registered:
+        raise StudyError(
+            "workload is missing: the code registers none; give the function that trains a trial the decorator "
+            "@lf.trainable(metrics=…, select=…), or name a workload"
+        )
+    return {"workload": registered[0]}
 
 
 def _plain(value: Any) -> Any:

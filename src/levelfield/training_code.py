@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ class Trainable(BaseWorkload):
         super().__post_init__()
         if not callable(self.train):
             raise UsageError(f"workload {self.name!r}: train = {self.train!r}: expected a function of a trial")
+        if "step" in self.metrics:
+            raise UsageError(f"workload {self.name!r}: metric step: each report has a step; choose another name")
 
 
 def trainable(
@@ -54,6 +57,8 @@ def trainable(
     default that of the function. See ``BaseWorkload`` for the other arguments.
     """
 
+    file = sys._getframe(1).f_code.co_filename  # not the function's, which another decorator may have replaced
+
     def declare(train: Train) -> Train:
         register_workload(
             Trainable(
@@ -68,7 +73,7 @@ def trainable(
                 kind=kind,
                 version=version,
                 train=train,
-                file=train.__code__.co_filename,
+                file=file,
             )
         )
         return train
@@ -119,7 +124,7 @@ class TrialRun:
         """Return whether the metrics should be reported after this many steps: at each evaluation and at the end."""
         return step % self.eval_interval == 0 or step == self.steps
 
-    def report(self, step: int, **metrics: Any) -> None:
+    def report(self, /, step: int, **metrics: Any) -> None:
         """Record metrics after ``step`` steps, each step once and in order.
 
         A training loss (or, if the workload has none, a selection metric) that is not finite ends the trial.

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import FrameType
 
@@ -22,7 +22,7 @@ from levelfield.registry import is_running, registering
 _loaded: dict[str, dict[str, str]] = {}  # code file → digests of the file and of its neighbors when it was run
 _running: dict[str, dict[str, str]] = {}  # the same for code files that are being run
 _folders: list[str] = []  # the folders of code files that were added to sys.path, the latest first
-_neighbors: set[str] = set()  # names of the imported modules that lie in such a folder
+_neighbors: set[str] = set()  # names of the modules, imported or run, that lie in such a folder
 
 
 def run_code(source: str) -> str:
@@ -38,17 +38,19 @@ def run_code(source: str) -> str:
         raise StudyError(f"code = {source!r}: no such file")
     if is_running(file) or (file in _loaded and _is_unchanged(file)):
         return file
-    module_name = f"{path.stem}_{hashlib.sha256(file.encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if not (spec and spec.loader):
+    if path.suffix != ".py":
         raise StudyError(f"code = {source!r}: expected a Python file, with a name that ends in .py")
     _search_first(str(path.parent))
+    module_name = _module_name(path)
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec
+    assert spec.loader
     before = set(sys.modules)
     sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
     digests = _running[file] = _digests(path)
     _loaded.pop(file, None)
     try:
-        with registering(file):
+        with registering(file), redirect_stdout(sys.stderr):  # standard output has results, which may be JSON
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _failure(source, file, error) from (None if isinstance(error, LevelfieldError) else error)
@@ -58,6 +60,8 @@ def run_code(source: str) -> str:
         del _running[file]
         if file not in _loaded:
             del sys.modules[module_name]
+        if module_name == path.stem:
+            _neighbors.add(module_name)
         for name in sys.modules.keys() - before - {module_name}:
             if neighbor := _file_in(path.parent, name):
                 _neighbors.add(name)
@@ -70,9 +74,18 @@ def code_digest(*files: str) -> str:
 
     It does not depend on where the files lie, nor on what has been imported before.
     """
+    return _joined({file: _loaded.get(file) or _running.get(file) or _digests(Path(file)) for file in files})
+
+
+def present_digest(*files: str) -> str:
+    """Return a digest of code files, and of the modules next to them, as they are now, whatever has been run."""
+    return _joined({file: _digests(Path(file)) for file in files})
+
+
+def _joined(files: Mapping[str, Mapping[str, str]]) -> str:
     parts: list[tuple[str, str]] = []
-    for file in files:
-        folder, digests = Path(file).parent, _loaded.get(file) or _running.get(file) or _digests(Path(file))
+    for file, digests in files.items():
+        folder = Path(file).parent
         parts += [(str(Path(name).relative_to(folder)), digest) for name, digest in digests.items()]
     return hashlib.sha256(repr(sorted(parts)).encode()).hexdigest()[:24] if files else ""
 
@@ -124,7 +137,9 @@ def _failure(source: str, file: str, error: BaseException) -> StudyError:
         return StudyError(f"code = {source!r}: {error}")
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, " if lines else ""
-    return StudyError(f"code = {source!r}: {where}{one_line(error)}")
+    relative = isinstance(error, ImportError) and "relative import" in str(error)
+    remedy = "; import a module beside the code file by its name, without a dot" if relative else ""
+    return StudyError(f"code = {source!r}: {where}{one_line(error)}{remedy}")
 
 
 def failure_line(error: BaseException) -> str:
@@ -164,6 +179,15 @@ def _search_first(folder: str) -> None:
     if folder not in sys.path:
         sys.path.insert(len(sys.path) - len(_folders), folder)
         _folders.insert(0, folder)
+
+
+def _module_name(path: Path) -> str:
+    """Return the name by which processes that custom code starts can import it, unless another module has that name."""
+    if path.stem.isidentifier() and path.stem not in sys.modules:
+        found = importlib.util.find_spec(path.stem)
+        if found and found.origin == str(path):
+            return path.stem
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 def _imported_files(path: Path) -> set[str]:

@@ -283,7 +283,9 @@ def loaded(study: "Study", location: str) -> "Comparison":
     comparison = Comparison.load(study, location)
     if not any(comparison.trials.values()):
         if any(comparison.failures.values()):
-            raise UsageError(f"{study.name}: all trials so far have failed; 'levelfield status --failures' shows why")
+            raise UsageError(
+                f"{study.name}: all trials so far have failed; 'levelfield status STUDY --failures' shows why"
+            )
         remedy = (
             "'levelfield import SOURCE --study STUDY' adds them" if study.sampling else "'levelfield run' trains them"
         )

@@ -5,6 +5,7 @@ Messages are JSON in both directions. The first one that it gets has the study, 
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import json
@@ -17,6 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
@@ -26,12 +28,14 @@ import numpy as np
 import psutil
 
 from levelfield.command import CommandFailed
+from levelfield.errors import UsageError
 from levelfield.study import Study, workload_of
 from levelfield.training_code import Infeasible, Trainable, TrialRun
 from levelfield.trial import Status
 from levelfield.user_code import failure_line
 
 _LONGEST_DETAILS = 20_000  # characters
+_PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl
 # Processes that libraries keep for the next use; the worker's end ends them.
 _HELPERS = ("resource_tracker", "forkserver", "torch_shm_manager", "loky")
 _LIBRARIES = ("levelfield", "numpy", "torch", "jax", "tensorflow", "sklearn")  # whose versions are recorded if used
@@ -42,6 +46,7 @@ class _Runner:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._process = os.getpid()
         self._received: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="levelfield-runner", daemon=True).start()
 
@@ -51,23 +56,28 @@ class _Runner:
             while True:
                 self._received.put(json.loads(self._connection.recv_bytes()))
         except (EOFError, OSError):
+            for child in psutil.Process().children(recursive=True):  # some may be in groups of their own
+                with suppress(psutil.Error):
+                    child.kill()
             os.killpg(os.getpgrp(), signal.SIGKILL)
 
     def receive(self) -> dict[str, Any]:
         return self._received.get()
 
     def send(self, **message: Any) -> None:
+        if os.getpid() != self._process:
+            raise UsageError("trial.report was called in a forked process; call it in the process that runs the trial")
         self._connection.send_bytes(json.dumps(message).encode())
 
 
 def main() -> None:
     """Train until the runner hangs up."""
     faulthandler.register(signal.SIGUSR1)  # shows where a trial hangs that is about to be ended
-    descriptor = int(sys.argv[1])
+    _adopt_orphans()
+    descriptor = int(sys.argv.pop())
     os.set_inheritable(descriptor, False)
     runner = _Runner(Connection(descriptor))
     first = runner.receive()
-    sys.path += [folder for folder in first["path"] if folder not in sys.path]
     try:
         study = Study(**first["study"])
         workload = workload_of(study)
@@ -82,6 +92,13 @@ def main() -> None:
 
 def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, Any], runner: _Runner) -> None:
     """Train a trial and tell the runner how it ended."""
+    process, ended = os.getpid(), False
+
+    def send(step: int, values: dict[str, float]) -> None:
+        if ended:  # a thread that the training code has left behind must not report to the next trial
+            raise UsageError(f"report(step={step}): the trial has ended")
+        runner.send(kind="report", step=step, values=values)
+
     optimizer = study.optimizer(point["optimizer"])
     trial = TrialRun(
         name=optimizer.name,
@@ -97,7 +114,7 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
         scheduled=frozenset(optimizer.scheduled.keys() & point["hyperparameters"].keys()),
         workload=replace(workload, select=study.select),
         precision=study.precision,
-        send=lambda step, values: runner.send(kind="report", step=step, values=values),
+        send=send,
     )
     _seed(trial.seed)
     before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -111,11 +128,21 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
         details = "".join(traceback.format_exception(error))[-_LONGEST_DETAILS:]
         ending = {"kind": "failed", "reason": failure_line(error), "details": details}
         ending["output"] = isinstance(error, CommandFailed)  # its last output tells why
-    sys.stdout.flush()
-    sys.stderr.flush()
+    ended = True
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # custom code may have replaced or closed it
+            stream.flush()
+    if os.getpid() != process:  # the training code has forked, and this is the copy
+        os._exit(1)
     runner.send(**ending, left=_end_children(before), provenance=_provenance(device))
     del trial
     gc.collect()
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of processes whose own parent has ended, so that they can be found and ended, too."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _seed(seed: int) -> None:
@@ -131,11 +158,15 @@ def _end_children(before: set[int]) -> int:
     left = 0
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.pid in before or any(helper in " ".join(child.cmdline()) for helper in _HELPERS):
+            if child.pid in before:
                 continue
-            if child.status() != psutil.STATUS_ZOMBIE:
-                left += 1
-                child.kill()
+            if child.status() == psutil.STATUS_ZOMBIE:
+                child.wait(0)  # it has ended by itself, and its entry in the system's table goes
+                continue
+            if any(helper in " ".join(child.cmdline()) for helper in _HELPERS):
+                continue
+            left += 1
+            child.kill()
             child.wait(1)
         except psutil.Error:  # it has ended by itself
             continue
@@ -166,7 +197,3 @@ def _versions() -> dict[str, str]:
             except PackageNotFoundError:
                 found[name] = getattr(sys.modules[name], "__version__", "unknown")
     return found
-
-
-if __name__ == "__main__":
-    main()

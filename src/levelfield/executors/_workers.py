@@ -18,9 +18,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from levelfield.command import Command, describe_exit
+from levelfield import interruption
+from levelfield.command import Command, describe_exit, end_tree
 from levelfield.environment import available_cores, stall_seconds
 from levelfield.errors import StudyError, TrialFailed, UsageError
 from levelfield.executors.base import Speed, Take, hand_out
@@ -28,10 +27,16 @@ from levelfield.search import Search
 from levelfield.study import Study, workload_of
 from levelfield.training_code import Trainable, curve_of
 from levelfield.trial import Failure, Point, Progress, Status, Trial
+from levelfield.user_code import present_digest
 
 _TICK = 0.2  # seconds between two looks at processes and clocks
 _REPORT = 1.0  # seconds after which progress is reported, even if no trial has ended
 _FIRST = 600.0  # seconds in which a worker must have run the study's code
+# A worker finds modules where its runner does: not in the current folder, nor through a PYTHONPATH of its own, which
+# the commands that it starts would inherit.
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); from levelfield.executors._worker import main; main()"
+)
 _MEASURED = 10.0  # seconds for which the speed of training is measured at least
 _REFUSALS = 3  # of workers in a row, after which a run ends
 _TAIL = 16_000  # bytes of a worker's output that are kept
@@ -52,6 +57,7 @@ class WorkerExecutor:
         self._count = slots or len(self._gpus) or available_cores()
         self._workers: list[_Worker] = []
         self._opened: dict[str, Any] = {}  # the study that the workers have loaded
+        self._version = ""  # digest of its code
         self._refusals = 0
         weakref.finalize(self, _end, self._workers)
 
@@ -66,11 +72,11 @@ class WorkerExecutor:
         self._open(study)
         if not self._workers:
             self._start(study)
-        deadline = time.monotonic() + _FIRST
         while not any(worker.ready for worker in self._workers):
+            interruption.check()
             for worker, message in self._messages():
                 self._hear_first(worker, message)
-            if not self._workers or time.monotonic() > deadline:
+            if not self._workers:
                 self._start(study)
 
     def gradient_scale(self, study: Study) -> float | None:
@@ -103,26 +109,40 @@ class WorkerExecutor:
             content |= {"code": study.code_files[0]}
         if content != self._opened:
             _end(self._workers)
-            self._opened = content
+            self._opened, self._version = content, present_digest(*study.code_files)
 
     def _hand_out(self, study: Study, training: _Training) -> bool:
         """Give each free worker a point, and start workers while there are points; return whether anything is left."""
         free = [worker for worker in self._workers if worker.ready and not worker.point]
         starting = sum(not worker.ready for worker in self._workers)
         while free or len(self._workers) < self._count:
-            if not free and starting > training.waiting:
+            if not free and starting > training.waiting and self._has_work(training):
                 break  # these will take the next points
             if not (chosen := training.next()):
                 break
             if free:
+                if study.command:  # which runs the files as they are now
+                    self._check_version(study)
                 training.give(free.pop(), *chosen)
             else:
                 training.put_back(*chosen)
                 self._start(study)
                 starting += 1
+        return self._has_work(training)
+
+    def _has_work(self, training: _Training) -> bool:
         return bool(training.waiting or any(worker.point for worker in self._workers))
 
+    def _check_version(self, study: Study) -> None:
+        """Raise if the code has been edited meanwhile: the trials to come would be stored as those of the old code."""
+        if present_digest(*study.code_files) != self._version:
+            raise TrialFailed(
+                f"{study.code_name} has changed since this run began; run it again, and choose what to do with the "
+                f"trials of the old version"
+            )
+
     def _start(self, study: Study) -> None:
+        self._check_version(study)
         number = next(n for n in range(self._count + 1) if all(worker.number != n for worker in self._workers))
         gpu = self._gpus[number % len(self._gpus)] if self._gpus else None
         self._workers.append(_Worker(number, self._opened, gpu, self._count))
@@ -148,6 +168,10 @@ class WorkerExecutor:
                 if message["kind"] == "died":
                     self._end(worker)
                     break
+        for worker in self._workers.copy():
+            if not worker.ready and time.monotonic() - worker.heard > _FIRST:
+                reason = f"a worker process has not loaded the study's code within {_FIRST / 60:g} minutes"
+                yield worker, {"kind": "refused", "reason": f"{reason}; prepare data before the run"}
 
     def _end(self, worker: _Worker) -> None:
         if worker in self._workers:
@@ -188,13 +212,13 @@ class _Training:
 
     def hear(self, worker: _Worker, message: Mapping[str, Any]) -> Progress | None:
         """Return what a worker's message brings; None if it can wait."""
+        if not worker.point:
+            return None  # if it has died: another one starts when there is work for it
         if message["kind"] == "report":
             self._unreported[worker.optimizer] += message["step"] - worker.step
             worker.reports.append((message["step"], message["values"]))
             return None
         if message["kind"] == "died":
-            if not worker.point:
-                return None  # it was idle; another one starts when there is work for it
             return self.fail(worker, f"its worker process ended with {message['exit']}", quote=True)
         note = ""
         if message["left"]:
@@ -203,7 +227,7 @@ class _Training:
         if message["kind"] == "failed":
             failed = self.fail(worker, message["reason"], message["details"], quote=message["output"])
             return replace(failed, note="; ".join(filter(None, (failed.note, note))))
-        status, seconds = Status(message["status"]), time.time() - worker.started
+        status, seconds = Status(message["status"]), time.monotonic() - worker.begun
         curve = curve_of(worker.reports, self._metrics)
         share = seconds * self._devices / max(self._devices, sum(self._running.values()))
         trial = Trial(worker.point, status, curve, worker.started, share)
@@ -215,7 +239,7 @@ class _Training:
         limit = self._study.trial_timeout
         if not worker.point:
             return ""
-        if limit and time.time() - worker.started > limit:
+        if limit and time.monotonic() - worker.begun > limit:
             return f"it took longer than trial_timeout = {limit:g} seconds"
         if time.monotonic() - worker.heard > self._stall:
             return f"it has not reported for {self._stall / 60:g} minutes (LEVELFIELD_STALL_MINUTES)"
@@ -265,7 +289,8 @@ class _Worker:
     optimizer: str = ""
     point: Point | None = None  # of the trial that it trains
     started: float = 0.0  # when that began, in seconds since the epoch
-    heard: float = 0.0  # when it last sent a message, by the monotonic clock
+    begun: float = 0.0  # the same by the monotonic clock
+    heard: float = field(default_factory=time.monotonic)  # when it last sent a message
     reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     process: subprocess.Popen[bytes] = field(init=False)
     connection: Connection = field(init=False)
@@ -273,7 +298,7 @@ class _Worker:
     def __post_init__(self) -> None:
         self.connection, other = Pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "levelfield.executors._worker", str(other.fileno())],
+            [sys.executable, "-P", "-c", _START, str(other.fileno()), json.dumps(sys.path)],
             env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -283,15 +308,13 @@ class _Worker:
         )
         other.close()
         self.tail = _Tail(self.process.stdout)
-        self._send(study=self.study, path=sys.path, device="cpu" if self.gpu is None else "cuda")
+        self._send(study=self.study, device="cpu" if self.gpu is None else "cuda")
 
     def _environment(self) -> dict[str, str]:
         threads = str(max(1, available_cores() // self.count))
         settings = dict.fromkeys(_THREADS, threads) | dict(os.environ) | {_IN_WORKER: "1"}
         if self.gpu is not None:
             settings["CUDA_VISIBLE_DEVICES"] = self.gpu
-        package = str(Path(__file__).parents[2])
-        settings["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
         return settings
 
     @property
@@ -304,7 +327,7 @@ class _Worker:
 
     def begin(self, optimizer: str, point: Point) -> None:
         self.optimizer, self.point, self.reports = optimizer, point, []
-        self.started, self.heard = time.time(), time.monotonic()
+        self.started, self.begun, self.heard = time.time(), time.monotonic(), time.monotonic()
         self.tail.clear()
         self._send(optimizer=optimizer, index=point.index, hyperparameters=point.hyperparameters, seed=point.seed)
 
@@ -334,15 +357,7 @@ class _Worker:
 
     def end(self) -> None:
         """End the process and those that it has started."""
-        children: list[psutil.Process] = []
-        with suppress(psutil.Error):
-            children = psutil.Process(self.process.pid).children(recursive=True)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for child in children:
-            with suppress(psutil.Error):
-                child.kill()
-        self.process.wait()
+        end_tree(self.process, group=True)
         self.connection.close()
 
 

@@ -125,7 +125,7 @@ def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
             failed = f"{pluralize(count, 'trial')} of {name} failed and {'is' if count == 1 else 'are'} not counted"
             lines.append(f"{failed}: trial {first.index}: {first.reason.rstrip('.')}.")
     if lines:
-        lines[-1] += " 'levelfield status --failures' shows the details; the next run trains failed trials again."
+        lines[-1] += " 'levelfield status STUDY --failures' shows the details; the next run trains failed trials again."
     return lines
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from levelfield import schedules
-from levelfield.errors import SpaceError, UnknownName, UsageError
+from levelfield.errors import SpaceError, UnknownName, UsageError, suggestion
 from levelfield.rules import Equations, Rule, get_rule
 from levelfield.schedules import SCHEDULES, WARMUP
 from levelfield.torch.tensors import Buffer, TensorList
@@ -167,7 +167,10 @@ def optimizer(
     schedule without a warmup needs none.
     """
     if rule not in _CLASSES:
-        raise UnknownName.of("rule for PyTorch", rule, _CLASSES)
+        raise UsageError(
+            f"rule {rule!r} is not one of levelfield.torch{suggestion(rule, _CLASSES)}; build any other optimizer from "
+            f"trial.rule and trial.hyperparameters"
+        )
     if schedule not in SCHEDULES:
         raise UnknownName.of("schedule", schedule, SCHEDULES)
     if (schedule != "constant" or WARMUP in hyperparameters) and steps < 1:
