@@ -20,7 +20,10 @@ from levelfield.rules import get_rule
 from levelfield.training.checks import check_rule
 
 RATE = 0.05
-pytestmark = pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`optimistic_adam`:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:optax:DeprecationWarning"),
+]
 SEED = 100  # of the first trial
 REFUSED = [name for name in optax_optimizers() if refusal(name)]
 TRAINED = [name for name in known_optimizers() if not refusal(name)]
@@ -56,7 +59,7 @@ def test_every_optimizer_of_optax_is_known_or_refused() -> None:
     wrappers = {"selective_transform"}  # it changes how an optimizer is called
     missing = []
     for prefix, module in (("", optax), ("contrib.", optax.contrib)):
-        for name in dir(module):
+        for name in {*dir(module), *getattr(module, "__all__", ())}:  # which has deprecated names, too
             value = getattr(module, name)
             if name.startswith(("_", "scale_by")) or not inspect.isfunction(value):
                 continue
@@ -80,6 +83,21 @@ def test_every_optimizer_of_optax_is_known_or_refused() -> None:
 def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
     with pytest.raises(UnknownName, match=f"did you mean '{suggested}'"):
         get_rule(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [("lion", "optax.lion"), ("adamw", "optax.adamw"), ("muon", "optax.contrib.muon"), ("contrib.sam", "contrib.sam")],
+)
+def test_a_name_without_its_module_is_completed(name: str, suggested: str) -> None:
+    with pytest.raises(UnknownName, match=f"unknown rule '{name}'; did you mean '.*{suggested}'"):
+        get_rule(name)
+
+
+@pytest.mark.parametrize("name", ["clip", "chain", "scale_by_adam", "contrib.scale_by_muon"])
+def test_a_part_of_an_optimizer_is_named_as_such(name: str) -> None:
+    with pytest.raises(UnknownName, match=f"'optax.{name}' is part of an optimizer; register"):
+        get_rule(f"optax.{name}")
 
 
 def test_an_unknown_optimizer_is_looked_up_in_the_documentation() -> None:
@@ -113,6 +131,21 @@ def test_an_optimizer_that_takes_no_schedule_says_so(name: str) -> None:
     study = lf.Study(workload="quadratic", steps=2, trials=1, pool=1, schedule=schedule, optimizers=optimizers)
     with pytest.raises(StudyError, match=rf'optax.{name} cannot be trained with a schedule .* kind = "constant"'):
         lf.compare(study)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"learning_rate": -0.1}, r"learning_rate reaches -0.1, outside \[0, inf\]"),
+        ({"rule": "optax.contrib.galore", "rank": 4.0}, "rank = 4.0: expected an integer"),
+        ({"rule": "optax.contrib.prodigy", "betas": [0.9, 0.99]}, r"got \[0.9, 0.99\]; members .*: betas_1, betas_2"),
+    ],
+    ids=lambda case: "",
+)
+def test_a_value_that_an_optimizer_cannot_take_is_refused(table: dict[str, Any], words: str) -> None:
+    optimizers = {"x": {"rule": "optax.adam", "learning_rate": 0.1} | table}
+    with pytest.raises(UsageError, match=words):
+        lf.Study(workload="quadratic", steps=2, trials=1, optimizers=optimizers)
 
 
 # Arguments that are tuples

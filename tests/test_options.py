@@ -191,6 +191,18 @@ def test_the_phase_is_the_step_since_the_last_evaluation() -> None:
     np.testing.assert_allclose(trial.curve.values["train_loss"], expected, rtol=1e-5)
 
 
+def test_a_rule_whose_update_takes_nothing_else_is_handed_nothing_else() -> None:
+    """optax.contrib.sam refuses arguments that it does not know. Every second step takes it to the next weights."""
+
+    def build(learning_rate: Any) -> Any:
+        adversary = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+        return optax.contrib.sam(optax.sgd(learning_rate), adversary, sync_period=2)
+
+    (trial,) = train(job(Rule("sam_for_this_test", {"learning_rate": POSITIVE}, build)), {"learning_rate": RATE})
+    expected = plain_curve(build(RATE), asks_for=())
+    np.testing.assert_allclose(trial.curve.values["train_loss"], expected, rtol=1e-5)
+
+
 # Python code that branches on a value
 
 
@@ -216,6 +228,45 @@ def test_a_fixed_value_that_code_branches_on_is_a_plain_number(branching_rule: s
         np.testing.assert_allclose(
             trial.curve.values["train_loss"], plain_curve(optax.sgd(rate, momentum=0.5)), rtol=1e-5
         )
+
+
+def test_several_values_that_code_branches_on_are_named_together() -> None:
+    def build(learning_rate: Any, nudge: Any, push: Any, epsilon: Any) -> optax.GradientTransformation:
+        return optax.adam(learning_rate, nudge if nudge > 0 and push > 0 else 0.0, 0.9, epsilon)
+
+    domains = dict.fromkeys(("learning_rate", "nudge", "push", "epsilon"), POSITIVE)
+    lf.register_rule("branching_twice", build, domains)
+    ranges = {name: {"log": [1e-2, 1e-1]} for name in domains}
+    study = lf.Study(workload="quadratic", steps=2, trials=1, optimizers={"branching_twice": ranges})
+    with pytest.raises(StudyError, match=r"nudge and push of branching_twice cannot be searched over: .* their values"):
+        lf.compare(study)
+
+
+@pytest.mark.parametrize("rate", [0.1, {"log": [1e-2, 1e-1]}], ids=["fixed", "searched"])
+def test_code_cannot_branch_on_the_learning_rate(rate: Any) -> None:
+    def build(learning_rate: Any) -> optax.GradientTransformation:
+        return optax.sgd(learning_rate if learning_rate > 0.05 else 0.05)
+
+    lf.register_rule("branching_on_rate", build, {"learning_rate": POSITIVE})
+    optimizers = {"branching_on_rate": {"learning_rate": rate}}
+    study = lf.Study(workload="quadratic", steps=2, trials=1, optimizers=optimizers)
+    with pytest.raises(StudyError, match=r"branches on the value of learning_rate, .* use jax.numpy.where"):
+        lf.compare(study)
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "words"),
+    [
+        (lambda state, params: state, "returned other shapes or types than the weights have"),
+        (lambda state, params: state.slow, "failed .*has no attribute 'slow'"),
+    ],
+)
+def test_weights_to_evaluate_are_checked_before_training(evaluated: Any, words: str) -> None:
+    lf.register_rule("evaluated_wrongly", optax.sgd, {"learning_rate": POSITIVE}, evaluated=evaluated)
+    optimizers = {"evaluated_wrongly": {"learning_rate": 0.1}}
+    study = lf.Study(workload="quadratic", steps=2, trials=1, optimizers=optimizers)
+    with pytest.raises(StudyError, match=f"evaluated_wrongly: evaluated {words}"):
+        lf.compare(study)
 
 
 def test_a_searched_value_that_code_branches_on_is_refused_with_the_reason(branching_rule: str) -> None:

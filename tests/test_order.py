@@ -331,6 +331,14 @@ def test_optax_adamw_includes_sgd_with_momentum():
     assert included(SGD, OPTAX_ADAMW)
 
 
+@pytest.mark.parametrize("decay", [0.1, {"uniform": [0.0, 0.1]}])
+def test_the_weight_decay_of_a_rule_is_not_the_option(decay):
+    """optax's also shrinks biases, and no hyperparameter of adamw spares them."""
+    adamw = {**OPTAX_ADAMW, "weight_decay": {"uniform": [0.0, 0.2]}}
+    assert "weight_decay is the option" in reason({**OPTAX_SGD, "weight_decay": decay}, adamw)
+    assert included({**OPTAX_SGD, "weight_decay": 0.0}, adamw)
+
+
 def test_a_switch_keeps_optax_sgd_out():
     assert "nesterov" in reason({**OPTAX_SGD, "nesterov": True}, OPTAX_ADAMW)
     assert not included(NESTEROV, OPTAX_ADAMW)

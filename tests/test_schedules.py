@@ -146,6 +146,23 @@ def test_a_schedule_is_the_same_in_jax(kind: str) -> None:
     np.testing.assert_allclose(traced, expected, rtol=1e-4, atol=1e-6 * RATE)
 
 
+@pytest.mark.parametrize("length", [41, 47, 49, 83, 98])
+def test_steps_down_come_on_time_in_compiled_code(length: int) -> None:
+    """Constants in a compiled program are divided by less exactly than numbers that it is given."""
+    t = jnp.arange(500)
+    compiled = jax.jit(jax.vmap(schedule("step", 500, {"learning_rate": RATE, **step_numbers(length)})))(t)
+    traced = jax.jit(lambda numbers: jax.vmap(schedule("step", 500, numbers))(t))(
+        {"learning_rate": RATE, **step_numbers(length)}
+    )
+    expected = RATE * 0.5 ** (np.arange(500) // length)
+    np.testing.assert_allclose(compiled, expected, rtol=1e-5)
+    np.testing.assert_allclose(traced, expected, rtol=1e-5)
+
+
+def step_numbers(length: int) -> dict[str, float]:
+    return {"decay_every": length / 500, "decay_factor": 0.5}
+
+
 # In studies
 
 

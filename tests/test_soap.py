@@ -131,6 +131,24 @@ def test_a_long_axis_keeps_its_own_coordinates() -> None:
     np.testing.assert_allclose(actual[1:], by_adam(start, seen[1:]), rtol=1e-10)
 
 
+def test_weights_can_be_in_bfloat16() -> None:
+    start = jnp.ones((3, 4), jnp.bfloat16)
+    tx = lf.optimizer("soap", learning_rate=0.1, precondition_frequency=2)
+    params, state = start, tx.init(start)
+    for seed in range(5):
+        gradient = jax.random.normal(jax.random.key(seed), start.shape, jnp.bfloat16)
+        updates, state = tx.update(gradient, state, params)
+        params += updates
+    assert params.dtype == jnp.bfloat16
+    assert np.all(np.isfinite(params.astype(np.float32)))
+
+
+def test_a_step_needs_the_weights() -> None:
+    tx = lf.optimizer("soap", learning_rate=0.1)
+    with pytest.raises(ValueError, match=r"pass them, as in update\(gradients, state, params\)"):
+        tx.update(jnp.ones((2, 2)), tx.init(jnp.ones((2, 2))))
+
+
 # In training: slots at different steps, several devices
 
 

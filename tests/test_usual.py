@@ -72,6 +72,13 @@ def test_a_range_without_usual_values_is_named(rule, table, axis, name):
     assert f"leaves out every usual value of {name}" in text
 
 
+def test_a_schedule_that_an_optimizer_is_not_meant_for_is_named():
+    free = {"rule": "optax.contrib.schedule_free_adamw", "learning_rate": {"log": [1e-3, 1e-2]}}
+    (text,) = found({"free": free}, schedule={"kind": "cosine"})
+    assert text == "free: schedule is cosine, but optax.contrib.schedule_free_adamw is meant for a constant one."
+    assert not found({"free": free | {"schedule": {"kind": "constant", "warmup_steps": 0.1}}})
+
+
 def test_two_decades_above_a_built_in_study_is_named():
     low, high = lf.load_study("tolstoi_mini").optimizer("nesterov").space.spec()["learning_rate"]["log"]
     above = changed(NESTEROV, learning_rate={"log": [100 * low, 100 * high]})
@@ -292,7 +299,7 @@ def test_check_prints_departures_and_succeeds(command, tmp_path):
     code, out, err = command("check", "mine.toml")
     assert (code, err) == (0, "")
     heading, *lines = out.splitlines()[-3:]
-    assert heading == "  ranges      warning: 2 unusual hyperparameters"
+    assert heading == "  ranges      warning: 2 unusual settings"
     assert lines[0].startswith("    adam: beta2 = 0.1 leaves out")
     assert lines[1].startswith("    adam: one_minus_beta1 in 1e-04 … 0.001 leaves out")
     code, out, _ = command("check", "mine.toml", "--json")
@@ -311,4 +318,4 @@ def test_the_diagnosis_of_the_searches_names_departures(made, tmp_path):
     assert search_sentences(comparison.results)[0] == text
     page = comparison.write_report(tmp_path / "report.html").read_text("utf-8")
     assert f"<p>{text}</p>" in page
-    assert "1 unusual hyperparameter" in page
+    assert "1 unusual setting" in page

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 _SWEEPS = 20  # of Jacobi's method at most; a matrix of 512 rows takes about 10
 _PANEL = 32  # columns that are factored before the others are updated
@@ -100,11 +99,13 @@ def eigenvectors(matrix: Any) -> Any:
         sweeps, matrix, vectors = held
         return sweeps + 1, *jax.lax.fori_loop(0, size - 1, meet, (matrix, vectors))
 
+    precision = float(jnp.finfo(matrix.dtype).eps)  # type: ignore[no-untyped-call]
+
     def unfinished(held: tuple[Any, Any, Any]) -> Any:
         sweeps, matrix, _ = held
         diagonal = jnp.sum(jnp.diagonal(matrix) ** 2)
         rest = jnp.sum((matrix - jnp.diag(jnp.diagonal(matrix))) ** 2)
-        return (sweeps < _SWEEPS) & (rest > float(np.finfo(matrix.dtype).eps) ** 2 * size * diagonal)
+        return (sweeps < _SWEEPS) & (rest > precision**2 * size * diagonal)
 
     _, matrix, vectors = jax.lax.while_loop(unfinished, sweep, (0, matrix, jnp.eye(size, dtype=matrix.dtype)))
     missing = jnp.any(vectors[:, n:] != 0, axis=1)  # the axis that is not there never turns

@@ -110,7 +110,7 @@ def _check_value(axis: Axis, hyperparameter: Hyperparameter, value: Value) -> No
             raise SpaceError(f"{axis.key}: {value!r} cannot be searched over; define one optimizer for each value")
         fits = hyperparameter.kind == ("switch" if isinstance(value, bool) else "text")
     else:
-        whole = hyperparameter.kind != "integer" or float(value).is_integer()
+        whole = hyperparameter.kind != "integer" or isinstance(value, int)
         fits = hyperparameter.numeric and (whole or axis.divisor is not None)
     if not fits:
         raise SpaceError(f"{axis.key} = {value!r}: expected {_EXPECTED[hyperparameter.kind]}")

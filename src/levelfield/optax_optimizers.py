@@ -9,7 +9,12 @@ import re
 from typing import Any
 
 from levelfield.hyperparameters import Hyperparameter
-from levelfield.optax_signatures import arguments, known_optimizers, optimizer_function
+from levelfield.optax_signatures import (
+    arguments,
+    hyperparameters_from_source,
+    known_optimizers,
+    optimizer_function,
+)
 from levelfield.optax_signatures import optimizer_hyperparameters as signature
 
 _WRAPS = "it wraps another optimizer"
@@ -24,6 +29,8 @@ _REFUSED = {
     "contrib.split_real_and_imaginary": f"{_WRAPS}, for complex parameters, which no workload has",
     "contrib.dpsgd": _PER_EXAMPLE,
     "contrib.differentially_private_aggregate": _PER_EXAMPLE,
+    "dpsgd": _PER_EXAMPLE,  # deprecated names, which dir(optax) does not list
+    "differentially_private_aggregate": _PER_EXAMPLE,
 }
 
 # A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps. Trials have seeds.
@@ -45,6 +52,21 @@ def closest(name: str) -> str:
     names = {known.rpartition(".")[2]: known for known in optax_optimizers()}
     found = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
     return names[found[0]] if found else ""
+
+
+def full_name(name: str) -> str:
+    """Return the name within optax of an optimizer that is named without its module, or ""."""
+    names = (name, f"contrib.{name}")
+    return next((known for known in names if refusal(known) or hyperparameters_from_source(known)), "")
+
+
+def is_part(name: str) -> bool:
+    """Return whether this is a transformation of optax but no optimizer, such as clip. This imports optax."""
+    try:
+        function = optimizer_function(name)
+    except AttributeError:
+        return False
+    return "GradientTransformation" in str(getattr(function, "__annotations__", {}).get("return"))
 
 
 def refusal(name: str) -> str:

@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import math
 import operator
 import types
 import typing
@@ -118,6 +119,7 @@ def arguments(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _hyperparameter(name: str, parameter: Parameter) -> Hyperparameter:
     kind, default = _kind(name, parameter), parameter.default
     return Hyperparameter(
+        low=0.0 if name == _RATE else -math.inf,
         required=parameter.required or name == _RATE,
         # Switches and whole numbers control Python code in optax; everything else is arithmetic.
         traced=kind == "number" and not isinstance(default, int),

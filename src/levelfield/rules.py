@@ -26,7 +26,14 @@ from levelfield.hyperparameters import (
     Hyperparameter,
     check_hyperparameters,
 )
-from levelfield.optax_optimizers import build_optimizer, closest, optimizer_hyperparameters, refusal
+from levelfield.optax_optimizers import (
+    build_optimizer,
+    closest,
+    full_name,
+    is_part,
+    optimizer_hyperparameters,
+    refusal,
+)
 from levelfield.optax_signatures import function_hyperparameters
 from levelfield.options import check_no_option
 from levelfield.registry import Packaged, Registry
@@ -365,6 +372,8 @@ def get_rule(name: str) -> Rule:
     if name in _registered:
         return _registered[name]
     if name not in _RULES:
+        if known := full_name(name.removeprefix("contrib.")):
+            raise UnknownName(f"unknown rule {name!r}; did you mean 'optax.{known}'?")
         raise UnknownName.of("rule", name, [*_RULES, *_registered, "optax.adamw"])
     return _RULES[name]
 
@@ -396,6 +405,10 @@ def _optax_rule(name: str) -> Rule:
         raise SpaceError(f"{name} cannot be trained: {reason}")
     hyperparameters = optimizer_hyperparameters(function)
     if hyperparameters is None:
+        if is_part(function):
+            raise UnknownName(
+                f"{name!r} is part of an optimizer; register a combination as a rule (docs/optimizers.md)"
+            )
         other = closest(function)
         hint = f"did you mean 'optax.{other}'?" if other else "docs/optimizers.md lists them all"
         raise UnknownName(f"unknown optax optimizer {name!r}; {hint}")

@@ -72,7 +72,8 @@ def step(t: Any, steps: Any, learning_rate: Any, decay_every: Any, decay_factor:
     """Multiply by decay_factor after every decay_every · steps steps, rounded to whole steps."""
     length = decay_every * steps
     xp = namespace(length)
-    decays = t / xp.maximum(xp.round(length), 1.0)
+    # Half a step further on, rounding does not matter: XLA multiplies by 1 / 49, and 49 · (1 / 49) < 1 in float32.
+    decays = (t + 0.5) / xp.maximum(xp.round(length), 1.0)
     return learning_rate * decay_factor ** namespace(decays).floor(decays)
 
 

@@ -63,7 +63,7 @@ def soap(
 
     def update(gradients: Any, state: SoapState, params: Any = None) -> tuple[Any, SoapState]:
         if params is None:
-            raise ValueError(optax.NO_PARAMS_MSG)
+            raise ValueError("soap decays the parameters: pass them, as in update(gradients, state, params)")
         t = state.step
         rate = learning_rate(t) if callable(learning_rate) else learning_rate
         leaves, structure = jax.tree.flatten(gradients)

@@ -1,4 +1,4 @@
-"""Common sense about search spaces, before any trial: which ranges hold no value that people use."""
+"""Common sense about search spaces, before any trial: which ranges and schedules are not what people use."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SMALL_EPSILON = 1e-4  # with a larger ε, the learning rate grows with it and ha
 
 @dataclass(frozen=True)
 class Departure:
-    """A range, or a fixed value, that is not what people use."""
+    """A range, a fixed value, or a schedule that is not what people use."""
 
     optimizer: str
-    axis: str  # its key
+    axis: str  # its key, or "schedule"
     why: str
 
     def as_dict(self) -> dict[str, str]:
@@ -40,7 +40,8 @@ def departures(study: Study) -> list[Departure]:
     """Return the axes of a study's spaces that leave out every usual value, or that are far from what is suggested.
 
     A range is compared with the suggested one for the same rule and kind of workload, and with those of the built-in
-    studies. It is far from them if at least a decade lies between. Spaces of built-in studies are never departures.
+    studies. It is far from them if at least a decade lies between. An optimizer that is meant for another schedule
+    departs, too. Spaces of built-in studies are never departures.
 
     >>> adam = {"learning_rate": 1e-3, "one_minus_beta1": {"log": [1e-4, 1e-3]}, "beta2": 0.999, "epsilon": 1e-8}
     >>> print(*departures(Study(workload="fashion_mini", steps=800, trials=5, optimizers={"adam": adam})))
@@ -51,6 +52,8 @@ def departures(study: Study) -> list[Departure]:
         optimizer = study.optimizer(name)
         if _space_key(study, optimizer) in _built_in().spaces:
             continue
+        if why := _other_schedule(study, optimizer):
+            found.append(Departure(name, "schedule", why))
         for axis in optimizer.space:
             if why := _leaves_out(study, name, axis) or _is_far(study, optimizer, axis):
                 found.append(Departure(name, axis.key, f"{_shown(axis.dimension)} {why}"))
@@ -199,6 +202,15 @@ def _suggested(optimizer: Optimizer, axis: Axis, kind: WorkloadKind) -> list[Int
     if known := known_suggestion(optimizer.rule.name, kind):
         ranges += [_reach(known.space, other) for other in known.space if other.name == axis.name]
     return ranges
+
+
+def _other_schedule(study: Study, optimizer: Optimizer) -> str:
+    """Say that the rule is meant for another kind of schedule; "" if it is not."""
+    known = known_suggestion(optimizer.rule.name, workload_of(study).kind)
+    meant = known.table.get("schedule", {}).get("kind", optimizer.schedule) if known else optimizer.schedule
+    if meant == optimizer.schedule:
+        return ""
+    return f"is {optimizer.schedule}, but {optimizer.rule.name} is meant for a {meant} one"
 
 
 def _decades(domain: Hyperparameter, first: Interval, second: Interval) -> float:

@@ -290,7 +290,7 @@ def check(
     for line in covered.lines() if covered else missing:
         typer.echo(line)
     if unusual:
-        typer.echo(f"  ranges      warning: {pluralize(len(unusual), 'unusual hyperparameter')}")
+        typer.echo(f"  ranges      warning: {pluralize(len(unusual), 'unusual setting')}")
     for departure in unusual:
         typer.echo(f"    {departure}")
 

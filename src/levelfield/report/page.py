@@ -239,7 +239,7 @@ def _searches(results: Results) -> list[_Search]:
         poor = sum(not axis.settled for axis in ranges)
         if not unusual and not ranges and not any(check.optimizer == name for check in checks):
             continue
-        problems = [pluralize(len(unusual), "unusual hyperparameter")] * bool(unusual)
+        problems = [pluralize(len(unusual), "unusual setting")] * bool(unusual)
         problems += [f"{pluralize(len(failed), 'check')} failed"] * bool(failed)
         problems += [f"{pluralize(poor, 'range')} to change"] * bool(poor)
         unknown = sum(axis.place is Place.UNKNOWN for axis in ranges)

@@ -253,6 +253,12 @@ def _refusal(special: Optimizer, general: Optimizer, way: Inclusion) -> list[str
         value = axis.dimension.ends[0]
         if axis.name in way.where and value != way.where[axis.name]:
             return [f"{special.name}'s {axis.name} is {value}"]
+    options = OPTIONS.keys() - special.rule.hyperparameters.keys()
+    for axis in special.space:
+        if axis.name not in options & general.rule.hyperparameters.keys():
+            continue
+        if set(axis.extremes) != {OPTIONS[axis.name].default}:
+            return [f"{special.name}'s {axis.name} is the option, {general.name}'s is that of {general.rule.name}"]
     if way.witnesses:
         lost = set(special.space.names) & special.rule.hyperparameters.keys() - way.takes - way.where.keys()
         return [f"{name} has no counterpart in {way.general}" for name in sorted(lost)]

@@ -205,6 +205,14 @@ def optax_sgd_in_adamax(
     return {"learning_rate": rate, "b1": momentum, "b2": b2, "eps": eps}
 
 
+@witness(renames={"momentum": "b1"})
+def optax_sgd_in_novograd(learning_rate: Any, momentum: Any = None, *, eps: Any, b2: Any = 0.25) -> Mapping[str, Any]:
+    """β₁ = γ, any β₂, weight decay 0, α_t = ε η_t"""
+    momentum = 0.0 if momentum is None else momentum
+    same = {"b1": momentum, "b2": b2, "eps": eps, "eps_root": 0.0, "weight_decay": 0.0}
+    return {"learning_rate": eps * learning_rate, **same}
+
+
 @witness()
 def sgd_in_optax_adagrad(learning_rate: Any, *, initial_accumulator_value: Any, eps: Any = 0.0) -> Mapping[str, Any]:
     """α_t = η_t √(the first sum of squares)"""
@@ -295,6 +303,32 @@ def adam_in_simplified_ademamix(
     rate = learning_rate * (1 - b1) / (1 - b1 ** (step + 1))
     same = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
     return {"learning_rate": rate, **same, "alpha": 0.0, "weight_decay": 0.0}
+
+
+@witness()
+def adam_in_momo_adam(
+    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, *, lower_bound: Any
+) -> Mapping[str, Any]:
+    """weight decay 0, a lower bound that does not adapt"""
+    same = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps, "weight_decay": 0.0}
+    return {**same, "lower_bound": lower_bound, "adapt_lower_bound": False}
+
+
+@witness()
+def adam_in_optimistic_adam(
+    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, nesterov: Any = False
+) -> Mapping[str, Any]:
+    """α = 1, β = 0"""
+    same = {"learning_rate": learning_rate, "b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
+    return {**same, "nesterov": nesterov, "alpha": 1.0, "beta": 0.0}
+
+
+@witness()
+def nadam_in_optimistic_adam(
+    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, nesterov: Any = True
+) -> Mapping[str, Any]:
+    """α = 1, β = 0"""
+    return adam_in_optimistic_adam.function(learning_rate, b1, b2, eps, eps_root, nesterov)
 
 
 # From sgd, to rules that need the loss or draw noise, and to limits

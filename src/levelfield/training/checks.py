@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 
 from levelfield.data import Data, Pass, Stream, Tree
 from levelfield.errors import LevelfieldError, StudyError, UsageError
+from levelfield.formatting import join_words
 from levelfield.schedules import WARMUP
 from levelfield.space import Hyperparameters
+from levelfield.training.options import evaluated_weights
 from levelfield.training.program import load_data
-from levelfield.training.step import Job, one_step
+from levelfield.training.step import Job, one_step, options_of, started
 from levelfield.workload import Workload
 
 
@@ -51,7 +53,7 @@ def check_rule(job: Job, values: Hyperparameters) -> None:
     """
     error = _training_error(job)
     if error is None:
-        return
+        return _check_evaluated(job)
     label = f"rule {job.rule.name} cannot be trained"
     constant = job._replace(schedule="constant", traced=tuple(name for name in job.traced if name != WARMUP))
     if constant != job and _training_error(constant) is None:
@@ -60,12 +62,19 @@ def check_rule(job: Job, values: Hyperparameters) -> None:
             'schedule = { kind = "constant" }, without a warmup'
         ) from error
     if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerBoolConversionError | TypeError):
-        for name in job.traced:
-            if name in job.rule.hyperparameters and _training_error(_with_static(job, name, values)) is None:
-                raise StudyError(
-                    f"{name} of {job.rule.name} cannot be searched over: the rule's code branches on its value, so it "
-                    f"must be the same in all trials; fix {name}, or define one optimizer for each value"
-                ) from error
+        names = _branched_on(job, values)
+        if "learning_rate" in names:
+            raise StudyError(
+                f"{label}: its code branches on the value of learning_rate, which may differ between trials and steps; "
+                "use jax.numpy.where instead"
+            ) from error
+        if names:
+            listed = join_words(names)
+            its, it = ("its value", "it") if len(names) == 1 else ("their values", "they")
+            raise StudyError(
+                f"{listed} of {job.rule.name} cannot be searched over: the rule's code branches on {its}, so {it} must "
+                f"be the same in all trials; fix {listed}, or define one optimizer for each value"
+            ) from error
     raise StudyError(f"{label} ({_in_one_line(error)})") from error
 
 
@@ -78,14 +87,43 @@ def with_branches(job: Job, fixed: tuple[tuple[str, Any], ...]) -> Job:
     if _training_error(job) is None:
         return job
     values = dict(fixed)
-    candidates = [_with_static(job, name, values) for name in values]
-    candidates.append(functools.reduce(lambda found, name: _with_static(found, name, values), values, job))
+    candidates = [_with_static(job, names, values) for names in [*([name] for name in values), list(values)]]
     return next((candidate for candidate in candidates if _training_error(candidate) is None), job)
 
 
-def _with_static(job: Job, name: str, values: Mapping[str, Any]) -> Job:
-    traced = tuple(other for other in job.traced if other != name)
-    return job._replace(traced=traced, static=(*job.static, (name, values[name])))
+def _branched_on(job: Job, values: Mapping[str, Any]) -> list[str]:
+    """Return the hyperparameters that must be plain numbers for the rule to train; none if that is not the problem."""
+
+    def trains_with(names: Collection[str]) -> bool:
+        return _training_error(_with_static(job, names, values)) is None
+
+    needed = [name for name in job.traced if name in job.rule.hyperparameters]
+    if not trains_with(needed):
+        return []
+    for name in list(needed):
+        if trains_with(fewer := [other for other in needed if other != name]):
+            needed = fewer
+    return needed
+
+
+def _check_evaluated(job: Job) -> None:
+    """Raise if the weights that a custom rule wants evaluated are not like those that it trains."""
+    slot = started(job)
+    weights = evaluated_weights(job.rule, slot.optimizer, options_of(job, slot.hyperparameters))
+    if job.rule.evaluated is None or weights is None:
+        return
+    label = f"rule {job.rule.name}: evaluated"
+    try:
+        found = jax.eval_shape(weights, slot)
+    except (Exception, SystemExit) as error:  # custom code
+        raise StudyError(f"{label} failed ({_in_one_line(error)})") from error
+    if _signature(found) != _signature(slot.params):
+        raise StudyError(f"{label} returned other shapes or types than the weights have; return weights like params")
+
+
+def _with_static(job: Job, names: Collection[str], values: Mapping[str, Any]) -> Job:
+    traced = tuple(other for other in job.traced if other not in names)
+    return job._replace(traced=traced, static=(*job.static, *((name, values[name]) for name in names)))
 
 
 @functools.lru_cache(maxsize=256)  # each run asks twice: for its job, and when the study is checked

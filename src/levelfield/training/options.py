@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -19,12 +20,27 @@ def with_options(
     rule: optax.GradientTransformation, learning_rate: Any, options: Mapping[str, Any]
 ) -> optax.GradientTransformationExtraArgs:
     """Return the rule with the options that are set. ``learning_rate`` is a number or a function of the step."""
+    rule = _taking_what_it_asks_for(rule)
     parts = [rule]
     if "clip_norm" in options:
         parts.insert(0, optax.clip_by_global_norm(options["clip_norm"]))
     if "weight_decay" in options:
         parts.append(_weight_decay(options["weight_decay"], learning_rate))
     return optax.with_extra_args_support(optax.chain(*parts) if len(parts) > 1 else rule)
+
+
+def _taking_what_it_asks_for(rule: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Return the rule with an update that ignores what it does not ask for, which optax.contrib.sam does not."""
+    rule = optax.with_extra_args_support(rule)
+    parameters = inspect.signature(rule.update).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return rule
+    asked = {parameter.name for parameter in parameters}
+
+    def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        return rule.update(gradients, state, params, **{name: extra[name] for name in asked & extra.keys()})
+
+    return optax.GradientTransformationExtraArgs(rule.init, update)
 
 
 def _weight_decay(decay: Any, learning_rate: Any) -> optax.GradientTransformation:
