@@ -476,8 +476,7 @@ def test_an_unknown_verdict_says_how_many_trials_would_tell():
     assert more[Place.UNKNOWN] < len(unknown) / 2, (median, more)
     boundary = next(boundary for boundary in unknown if boundary.needed and boundary.needed > 1)
     assert str(boundary) == (
-        f"ours: x0: unknown: about {boundary.needed:,} more trials, or trials beyond its borders "
-        f"('levelfield refine --rounds'), would tell."
+        f"ours: x0: unknown: about {boundary.needed:,} more trials, or trials beyond its borders, would tell."
     )
     assert boundary.as_dict()["needed"] == boundary.needed
 

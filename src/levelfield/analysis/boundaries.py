@@ -146,9 +146,9 @@ class Boundary:
         if not self.good:
             return "unknown: too few trials"
         if self.needed is None:
-            return "unknown: trials beyond its borders ('levelfield refine --rounds') would tell"
+            return "unknown: trials beyond its borders would tell"
         more = f"{self.needed:,} more {'trial' if self.needed == 1 else 'trials'}"
-        return f"unknown: about {more}, or trials beyond its borders ('levelfield refine --rounds'), would tell"
+        return f"unknown: about {more}, or trials beyond its borders, would tell"
 
     def _beyond_are(self, quality: str) -> str:
         """Say that the trials beyond the borders that the verdict is about are better or worse."""

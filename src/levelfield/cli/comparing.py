@@ -232,7 +232,7 @@ def check(
     what 'levelfield suggest' prints.
     """
     from levelfield.executors.local import parts_of
-    from levelfield.formatting import format_duration, pluralize
+    from levelfield.formatting import format_duration, format_number, pluralize
     from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
@@ -266,31 +266,38 @@ def check(
     typer.echo(f"{study.name}: valid")
     interval = pluralize(study.eval_interval, "step")
     batch = f", batch size {study.batch_size}" if study.batch_size else ""
-    typer.echo(f"  workload    {study.workload}{batch}, evaluated every {interval}")
     width = max(11, *map(len, facts["free"]))
+
+    def tell(label: str, text: str) -> None:
+        typer.echo(f"  {label:<{width}} {text}")
+
+    tell("workload", f"{study.workload}{batch}, evaluated every {interval}")
     for name, free in facts["free"].items():
-        typer.echo(f"  {name:<{width}} {len(free)} free{': ' if free else ''}{', '.join(free)}")
+        tell(name, f"{len(free)} free{': ' if free else ''}{', '.join(free)}")
         for part, shapes in parts.get(name, {}).items():
-            typer.echo(f"  {'':<{width}} updated by {part}: {_shortened(list(shapes))}")
+            tell("", f"updated by {part}: {_shortened(list(shapes))}")
     counts = [(len(study.optimizers), "optimizer"), (study.pool, "trial"), (study.steps, "step")]
     product = " × ".join(pluralize(number, noun) for number, noun in counts)
-    typer.echo(f"  cost        {product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
+    tell("cost", f"{product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
     if measure:
         compiling = facts["compilation_seconds"]
         part = f", {format_duration(compiling)} of it compilation" if compiling else ""
-        typer.echo(
-            f"  time        about {format_duration(3600 * facts['hours'])} on this machine "
-            f"({facts['trial_steps_per_second']:,.0f} trial-steps/s{part})"
-        )
+        rate = f"{facts['trial_steps_per_second']:,.0f} trial-steps/s"
+        tell("time", f"about {format_duration(3600 * facts['hours'])} on this machine ({rate}{part})")
     elif is_trainable(study):
-        typer.echo("  time        'levelfield check --measure' estimates it for this machine")
+        tell("time", "'levelfield check --measure' estimates it for this machine")
     if warning := pool_sentence(study):
-        typer.echo(f"  pool        warning: {warning}")
-    missing = [f"  inclusions  not evaluated: {obstacle} (or set --gradient-scale)"]
-    for line in covered.lines() if covered else missing:
-        typer.echo(line)
+        tell("pool", f"warning: {warning}")
+    if not covered:
+        tell("inclusions", f"not evaluated: {obstacle} (or set --gradient-scale)")
+    elif covered.covered or covered.missing:
+        tell("inclusions", "how much of the special optimizer's space the general one's can express")
+        if covered.covered and covered.gradient_scale is not None:
+            tell("", f"(size of the gradients at the start: about {format_number(covered.gradient_scale)})")
+        for line in covered.lines():
+            typer.echo(f"    {line}")
     if unusual:
-        typer.echo(f"  ranges      warning: {pluralize(len(unusual), 'unusual setting')}")
+        tell("ranges", f"warning: {pluralize(len(unusual), 'unusual setting')}")
     for departure in unusual:
         typer.echo(f"    {departure}")
 

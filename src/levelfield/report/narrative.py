@@ -323,9 +323,10 @@ def _precision(results: Results, value: float) -> list[str]:
     examples = workload_of(results.study).examples.get(select.partition("_")[0])
     if examples is None or not is_share(select) or not 0 < value < 1:
         return []
-    error = 100 * math.sqrt(value * (1 - value) / examples)
+    error = f"{100 * math.sqrt(value * (1 - value) / examples):.2g}"
+    points = f"{error} {'point' if error == '1' else 'points'}"
     near = format_metric(select, value)
-    return [f"A single {select} near {near} has a standard error of {error:.2g} points, from {examples:,} examples."]
+    return [f"A single {select} near {near} has a standard error of {points}, from {examples:,} examples."]
 
 
 def _skewed(results: Results, name: str) -> str | None:

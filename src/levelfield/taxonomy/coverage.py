@@ -265,18 +265,15 @@ class StudyCoverage:
     gradient_scale: float | None  # None if no limit had to be judged, or if it is unknown
 
     def lines(self) -> Iterator[str]:
-        if self.covered or self.missing:
-            yield "  inclusions  how much of the special optimizer's space the general one's can express"
-        if self.covered and self.gradient_scale is not None:
-            yield f"              (size of the gradients at the start: about {format_number(self.gradient_scale)})"
+        """Yield what is known of each inclusion."""
         pairs = [f"{coverage.edge.special} ⊆ {coverage.edge.general}" for coverage in self.covered]
         width = max(map(len, pairs), default=0)
         for pair, coverage in zip(pairs, self.covered, strict=True):
             share = f"{coverage.text if coverage.evaluated else MISSING:>5}"
             nothing = "cannot express it: " if coverage.share == 0 else ""
-            yield f"    {pair:<{width}} {share}" + ("" if coverage.whole else f"  {nothing}{coverage.why}")
+            yield f"{pair:<{width}} {share}" + ("" if coverage.whole else f"  {nothing}{coverage.why}")
         for gap in self.missing:
-            yield f"    {gap.special} ⊄ {gap.general}: {gap.reason}"
+            yield f"{gap.special} ⊄ {gap.general}: {gap.reason}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
