@@ -44,8 +44,13 @@ function meanText(view, optimizer, number) {
   return [formatMetric(metric, mean), `${formatMetric(metric, low)} – ${formatMetric(metric, high)}`];
 }
 
-/** A text that may be broken after underscores, so that long names of metrics do not make the table too wide. */
-const breakable = text => text.split(/(?<=_)/).flatMap(part => [part, document.createElement("wbr")]);
+/** A text whose lines end between words, or after an underscore of a word that is too long for a line. */
+const breakable = text => text.split(" ").flatMap((word, i) => {
+  const whole = document.createElement("span");
+  whole.className = "word";
+  whole.append(...word.split(/(?<=_)/).flatMap(part => [part, document.createElement("wbr")]));
+  return [...(i ? [" "] : []), whole];
+});
 
 /** Writes the outcome table, its rows in the order of the ranking. */
 function fillOutcomes(sortable, view) {
