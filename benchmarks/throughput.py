@@ -20,6 +20,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two framework
 
 import argparse
 import contextlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -43,6 +44,7 @@ from levelfield.workloads import get_workload
 
 EMBEDDED = ("fashion_mini", "tolstoi_mini", "tolstoi_gpt", "quadratic", "wilson")
 LARGE = ("fashion_mnist_cnn", "cifar10_resnet32", "war_and_peace_lstm", "war_and_peace_gpt")
+MPS = "nvidia-cuda-mps-control"  # the program that lets processes share a GPU
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_PER_CORE = (1, 2, 4, 8)
 SLOTS_ON_GPU = {
@@ -155,11 +157,11 @@ def mps() -> Iterator[dict[str, str]]:
     """Share the GPU among processes with this environment."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run(["nvidia-cuda-mps-control", "-d"], env=environment, check=True)
+        subprocess.run([MPS, "-d"], env=environment, check=True)
         try:
             yield environment
         finally:
-            subprocess.run(["nvidia-cuda-mps-control"], env=environment, input="quit", text=True, check=False)
+            subprocess.run([MPS], env=environment, input="quit", text=True, check=False)
 
 
 def together(name: str, precision: Precision, processes: int, seconds: float) -> float:
@@ -206,7 +208,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
     parser.add_argument("--training-only", action="store_true", help="on a CPU: skip evaluation, which takes long")
     parser.add_argument("--precisions", default="bfloat16,tf32", help="on a GPU: comma-separated")
-    parser.add_argument("--processes", type=int, default=4, help="on a GPU: PyTorch processes under MPS; 0 for none")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=4 if shutil.which(MPS) else 0,
+        help="on a GPU: PyTorch's, under MPS; 0 for none",
+    )
     arguments = parser.parse_args()
     names, rounds, seconds = arguments.workloads.split(","), arguments.rounds, arguments.seconds
     use_every_core()
