@@ -47,13 +47,16 @@ def _jax() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-@pytest.fixture(autouse=True)
-def _registries() -> Iterator[None]:
-    """Forget after each test what it has registered and which code files it has run."""
+def _forget() -> Iterator[None]:
+    """Forget afterwards what was registered and which code files were run."""
     from levelfield import registry, user_code
 
     with registry.preserved(), user_code.preserved():
         yield
+
+
+_after_each_file = pytest.fixture(scope="module", autouse=True)(_forget)  # what its fixtures registered
+_after_each_test = pytest.fixture(autouse=True)(_forget)
 
 
 @pytest.fixture
