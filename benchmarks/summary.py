@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from aligned import table
 
+from levelfield.analysis.intervals import Contest
 from levelfield.analysis.profiles import credit, ratio_bounds
 from levelfield.analysis.summary import separated_pairs
 
@@ -85,7 +86,7 @@ def cell(name: str, case: str, studies: int, optimizers: int, n: int, k: int, su
         naive.append(low - 1e-9 <= truth <= high + 1e-9)
     if case == "equal" and studies * optimizers <= MOST_TESTED:
         for _ in range(5 * summaries):
-            equal = [({str(i): draw(random, n, 0.0) for i in range(optimizers)}, k) for _ in range(studies)]
+            equal = [Contest.of({str(i): draw(random, n, 0.0) for i in range(optimizers)}, k) for _ in range(studies)]
             ranked.append(not any(separated_pairs(equal)))
     shares = [f"{100 * np.mean(column):.0f}%" if column else "" for column in (covered, naive, ranked)]
     width = f"{np.mean(widths):.2f}"

@@ -429,6 +429,8 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
     assert "90% confidence interval: unknown" in told
     assert {axis["verdict"] for axis in content["boundaries"]} <= {"unknown", "fixed"}
     assert not {"good trials", "still improving with trials"} & {check["question"] for check in content["health"]}
+    assert [(pair["wins"]["low"], pair["wins"]["high"]) for pair in content["pairs"]] == [(0.0, 1.0)]
+    assert "not clearly different" in command("plan", "sweep.toml")[1]
     assert command("import", "sweep.csv", "--infer", "-o", "fair.toml", "--sampling", "random")[0] == 0
     assert json.loads(command("compare", "fair.toml", "--json")[1])["separated"] == [["sgd_like", "adam_like"]]
 

@@ -112,6 +112,14 @@ def test_the_chance_of_any_success_rises_with_the_number_of_trials(successes: in
     assert (fewer.low, fewer.probability, fewer.high) <= (more.low, more.probability, more.high)
 
 
+def test_a_win_rate_is_at_most_1() -> None:
+    """Also where all of many small terms are added up."""
+    for k in (1, 2, 10, 25):
+        chance = lf.beats(np.arange(25.0), 100 + np.arange(25.0), k)
+        assert (chance.probability, chance.high) == (pytest.approx(1), 1)
+        assert 0 <= chance.low <= chance.probability
+
+
 def test_a_win_rate_needs_as_many_trials_as_k() -> None:
     with pytest.raises(ValueError, match="k = 500: expected at most 3"):
         lf.beats([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], 500)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from page_helpers import SETTLED
 
 import levelfield as lf
-from levelfield.analysis.intervals import compare_pairs, interval
+from levelfield.analysis.intervals import Chance, Contest, compare_pairs, interval
 from levelfield.analysis.permutation import holm
 from levelfield.analysis.profiles import Bounds, credit, ratio_bounds
 from levelfield.analysis.summary import Standing, mean_in_repetitions, rank_bounds, separated_pairs
@@ -133,13 +133,13 @@ def test_possible_ranks_are_those_of_all_orders_that_agree_with_the_separated_pa
 def test_pairs_are_corrected_over_all_studies():
     random = np.random.default_rng(3)
     studies = [
-        ({name: random.normal(shift, 1, 20) for name, shift in zip("abc", (0, 0.7 * i, 1.4), strict=True)}, 4)
+        Contest.of({name: random.normal(shift, 1, 20) for name, shift in zip("abc", (0, 0.7 * i, 1.4), strict=True)}, 4)
         for i in range(3)
     ]
     alone = []  # uncorrected p-values: a study of two optimizers has a single pair
-    for i, (pools, k) in enumerate(studies):
-        for ours, theirs in itertools.combinations(pools, 2):
-            (test,) = compare_pairs({name: pools[name] for name in (ours, theirs)}, k)
+    for i, study in enumerate(studies):
+        for ours, theirs in itertools.combinations(study.pools, 2):
+            (test,) = compare_pairs({name: study.pools[name] for name in (ours, theirs)}, study.k)
             alone.append((i, test))
     corrected = holm([test.p_value for _, test in alone])
     expected: list[list[tuple[str, str]]] = [[], [], []]
@@ -154,14 +154,23 @@ def test_pairs_are_corrected_over_all_studies():
 def test_many_pairs_can_still_be_separated():
     """Of 136 pairs: the permutations are enough for a p-value that survives the correction."""
     pools = {"best": np.linspace(0, 1, 10)} | {str(i): np.linspace(2, 3, 10) for i in range(16)}
-    (pairs,) = separated_pairs([(pools, 2)])
+    (pairs,) = separated_pairs([Contest.of(pools, 2)])
     assert pairs == [("best", str(i)) for i in range(16)]
+
+
+def test_a_study_whose_trials_are_not_independent_is_not_tested_and_does_not_cost_the_others():
+    pools = {name: np.linspace(0, 1, 10) + shift for name, shift in (("a", 0.0), ("b", 0.35), ("c", 2.0))}
+    alone = separated_pairs([Contest.of(pools, 2)])
+    assert ("a", "c") in alone[0]
+    adaptive = Contest.of({str(i): np.linspace(i, i + 1, 10) for i in range(16)}, 2, independent=False)
+    assert separated_pairs([Contest.of(pools, 2), adaptive]) == [*alone, []]
 
 
 def test_equal_optimizers_are_seldom_separated():
     random, false = np.random.default_rng(0), 0
     for _ in range(25):
-        false += any(separated_pairs([({name: random.normal(size=10) for name in "abc"}, 2) for _ in range(2)]))
+        equal = [Contest.of({name: random.normal(size=10) for name in "abc"}, 2) for _ in range(2)]
+        false += any(separated_pairs(equal))
     assert false <= 5  # of 25 with a chance of 5% each: P(more) = 0.1%
 
 
@@ -260,6 +269,22 @@ def test_ranks_by_hand(summary):
         "c": (2, 3),
     }
     assert rows["c"]["mean_rank_high"] == pytest.approx((3 + 1 + 3) / 3)
+
+
+def test_a_study_whose_points_a_tuner_chose_claims_nothing(studies, made):
+    first = studies[0]
+    study = first.study.replace(name="tuned", search="imported", sampling="adaptive")
+    tuned = made(study, {"a": trials(1, 0.5), "b": trials(2, 0.4), "c": trials(None, 3.0)})
+    summary = lf.summary([first, tuned])
+    fair, open_ = summary.as_dict()["studies"]
+    assert (len(fair["separated"]), open_["separated"]) == (3, [])
+    assert {(place["rank"]["low"], place["rank"]["high"]) for place in open_["optimizers"].values()} == {(1, 3)}
+    for name, place in open_["optimizers"].items():
+        assert place["ratio"]["value"] == fair["optimizers"][name]["ratio"]["value"]
+        assert (place["ratio"]["low"], place["ratio"]["high"]) == (1, math.inf)
+        assert place["steps"]["high"] == math.inf
+    assert not any("The pool of tuned" in sentence for sentence in summary.sentences())
+    assert tuned.win_rate("a", "b") == Chance(0.0, 0.0, 1.0)
 
 
 def test_what_is_missing_is_said(summary):

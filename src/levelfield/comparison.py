@@ -96,7 +96,8 @@ class Comparison:
     def separated(self, k: int | None = None) -> list[tuple[str, str]]:
         """Return the pairs (better, worse) that the trials tell apart at k trials each; empty if they tell none.
 
-        Permutation tests corrected over all pairs: the chance that any of the claims is false is at most 5%.
+        Permutation tests corrected over all pairs: the chance that any two optimizers whose trials come from the same
+        distribution are separated is at most 5%.
         """
         return self.results.separated(k)
 
@@ -113,6 +114,8 @@ class Comparison:
         """Return P(one optimizer's best of k is strictly better), with its confidence interval."""
         first, second = self.outcome(ours), self.outcome(theirs)
         estimate = first.beats(second, self.results.k(k))
+        if not self.study.is_tested:  # the trials are not independent, so nothing bounds what others would give
+            return Chance(estimate, 0.0, 1.0)
         bounds = beats(first.ranked(), second.ranked(), self.results.k(k), level)
         return replace(bounds, probability=estimate)
 

@@ -14,6 +14,7 @@ ordered uniform numbers. ``beats`` draws them for both pools, and bounds what th
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from levelfield.analysis.best_of import check_k, probability_better
 from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm, lead, lead_tests, relevant
 
 LEVEL = 0.9  # of a confidence interval
-SIGNIFICANCE = 0.05  # chance of a false claim about any pair of a study
+SIGNIFICANCE = 0.05  # chance that any two equal optimizers of a study are separated
 TIED = 0.005  # win rates below this are as good as none
 MARGIN = 2  # standard errors that are added to a p-value from random permutations
 MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
@@ -134,7 +135,7 @@ def beats(
     estimate = probability_better(ours, theirs, k)
     low = float(np.quantile(_chances(ours, theirs, k, favor_ours=False), tail))
     high = float(np.quantile(_chances(ours, theirs, k, favor_ours=True), 1 - tail))
-    return Chance(estimate, min(low, estimate), max(high, estimate))
+    return Chance(estimate, max(min(low, estimate), 0.0), min(max(high, estimate), 1.0))  # sums of float32
 
 
 def chance_of_any(successes: int, n: int, k: int, level: float = LEVEL) -> Chance:
@@ -224,26 +225,58 @@ class PairTest:
         return self.theirs if self.better == self.ours else self.ours
 
 
-def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list[PairTest]:
-    """Test every two pools against each other; lower values are better.
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """Pools that are compared with each other at k trials each; lower values are better."""
 
-    Two-sided permutation tests with Holm's correction over all pairs: the chance that any claim of a study is false is
-    at most SIGNIFICANCE, whatever the distributions and however small the pools.
-    """
+    pools: Mapping[str, np.ndarray]  # without NaN; none is empty
+    k: int
+    independent: bool = True  # False: a tuner or a person chose the points, so no test holds
+
+    @classmethod
+    def of(cls, pools: Mapping[str, Sequence[float] | np.ndarray], k: int, independent: bool = True) -> Contest:
+        values = {name: feasible(pool) for name, pool in pools.items()}
+        return cls({name: pool for name, pool in values.items() if len(pool)}, k, independent)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return list(itertools.combinations(self.pools, 2))
+
+
+def compare_pairs(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list[PairTest]:
+    """Test every two pools against each other, as ``compare_all`` does; lower values are better."""
     check_k(k)
     if not isinstance(pools, Mapping):
         raise ValueError(f"{type(pools).__name__}: expected a mapping from names to lists of values")
-    values = {name: feasible(pool) for name, pool in pools.items()}
-    names = [name for name, pool in values.items() if len(pool)]
-    pairs = [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
-    family = family_tests([(values[ours], values[theirs], k) for ours, theirs in pairs])
-    tests = []
-    for (ours, theirs), (p, test) in zip(pairs, family, strict=True):
-        wins, losses = (probability_better(values[a], values[b], k) for a, b in ((ours, theirs), (theirs, ours)))
-        n = min(len(values[ours]), len(values[theirs]))
-        needed = None if p < SIGNIFICANCE else needed_to_separate(test, n, len(pairs))
-        tests.append(PairTest(ours, theirs, wins, losses, p, needed))
-    return tests
+    return compare_all([Contest.of(pools, k)])[0]
+
+
+def compare_all(contests: Sequence[Contest]) -> list[list[PairTest]]:
+    """Test every two pools of each contest against each other.
+
+    Two-sided permutation tests with Holm's correction over all pairs of all contests: the chance that any two pools
+    from the same distribution are separated is at most SIGNIFICANCE, whatever the distribution and however small the
+    pools. The p-values of a contest whose trials are not independent are 1.
+    """
+    tested = [
+        (contest.pools[ours], contest.pools[theirs], contest.k)
+        for contest in contests
+        if contest.independent
+        for ours, theirs in contest.pairs
+    ]
+    tests = iter(family_tests(tested))
+
+    def compared(contest: Contest, ours: str, theirs: str) -> PairTest:
+        first, second = contest.pools[ours], contest.pools[theirs]
+        wins, losses = (probability_better(*pools, contest.k) for pools in ((first, second), (second, first)))
+        p, needed = 1.0, None
+        if contest.independent:
+            p, test = next(tests)
+            if p >= SIGNIFICANCE:
+                needed = needed_to_separate(test, min(len(first), len(second)), len(tested))
+        return PairTest(ours, theirs, wins, losses, p, needed)
+
+    return [[compared(contest, *pair) for pair in contest.pairs] for contest in contests]
 
 
 def family_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> list[tuple[float, LeadTest]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from levelfield.analysis.intervals import SIGNIFICANCE, separated, two_sided_tests
+from levelfield.analysis.intervals import SIGNIFICANCE, Contest, compare_all, two_sided_tests
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.permutation import lead
 from levelfield.analysis.ranking import expected_best, several_ks
@@ -186,17 +186,23 @@ def _tested(stretches: Sequence[Stretch], outcomes: Mapping[str, Outcome]) -> li
     for stretch in reversed(stretches[:-1]):
         ours, theirs = (outcomes[name].ranked() for name in (stretch.optimizer, kept[0].optimizer))
         ((p, _),) = two_sided_tests([(ours, theirs)], stretch.first, family=pairs)
-        if pairs * p < SIGNIFICANCE and lead(ours, theirs, stretch.first) > 0:
+        clear = pairs * p < SIGNIFICANCE and lead(ours, theirs, stretch.first) > 0
+        if clear and _can_test(outcomes):
             kept.insert(0, stretch)
         else:
             kept[0] = replace(kept[0], first=stretch.first)
     return kept
 
 
+def _can_test(outcomes: Mapping[str, Outcome]) -> bool:
+    return all(outcome.independent for outcome in outcomes.values())
+
+
 def _with_rivals(stretch: Stretch, outcomes: Mapping[str, Outcome]) -> Stretch:
     best, others = stretch.optimizer, [name for name in outcomes if name != stretch.optimizer]
     ranked = {name: outcome.ranked() for name, outcome in outcomes.items()}
-    pairs = separated(ranked, stretch.last)
+    (tests,) = compare_all([Contest.of(ranked, stretch.last, _can_test(outcomes))])
+    pairs = [(test.better, test.worse) for test in tests if test.separated]
     ahead = [name for name in others if (name, best) in pairs]
     rivals = [name for name in others if (best, name) not in pairs and name not in ahead]
     return replace(stretch, rivals=rivals, ahead=ahead)

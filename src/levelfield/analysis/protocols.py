@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from levelfield.analysis.intervals import SIGNIFICANCE, family_tests
+from levelfield.analysis.intervals import Contest, compare_all
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.permutation import lead
 from levelfield.analysis.results import Results
 
 
@@ -93,41 +92,39 @@ def pairs(columns: Columns) -> list[Pair]:
     """Return every two rules that share a protocol, with who leads under which one.
 
     A leader is claimed only if a permutation test rejects chance. Holm's correction covers all pairs under all
-    protocols, so the chance that any leader is wrongly named is at most 5%. Two rules with different numbers of trials
-    cannot be compared.
+    protocols, so the chance that any of two equal rules is called the leader is at most 5%. Two rules with different
+    numbers of trials cannot be compared.
     """
     rules = list(dict.fromkeys(rule for column in columns.values() for rule in column))
     shared = {
         (a, b): [label for label, column in columns.items() if a in column and b in column]
         for a, b in itertools.combinations(rules, 2)
     }
-    tested = [
-        (a, b, label)
-        for (a, b), labels in shared.items()
-        for label in labels
-        if _can_compare(columns[label][a], columns[label][b])
-    ]
-    pools = [
-        (columns[label][a].outcome.ranked(), columns[label][b].outcome.ranked(), columns[label][a].k)
-        for a, b, label in tested
-    ]
-    separated = {key for key, (p, _) in zip(tested, family_tests(pools), strict=True) if p < SIGNIFICANCE}
+    contests = [(label, contest) for label, column in columns.items() for contest in _contests(column)]
+    tests = {
+        (label, frozenset(test.names)): test
+        for (label, _), found in zip(contests, compare_all([contest for _, contest in contests]), strict=True)
+        for test in found
+    }
     compared = []
     for (a, b), labels in shared.items():
-        leaders, beats = {}, {}
-        for label in labels:
-            ours, theirs = columns[label][a], columns[label][b]
-            if (a, b, label) in separated:
-                leaders[label] = a if lead(ours.outcome.ranked(), theirs.outcome.ranked(), ours.k) > 0 else b
-            if (a, b, label) in tested:
-                beats[label] = ours.outcome.beats(theirs.outcome, ours.k)
+        known = {label: test for label in labels if (test := tests.get((label, frozenset((a, b)))))}
+        leaders = {label: test.better for label, test in known.items() if test.separated}
+        outcomes = {label: (columns[label][a].outcome, columns[label][b].outcome) for label in known}
+        beats = {label: ours.beats(theirs, columns[label][a].k) for label, (ours, theirs) in outcomes.items()}
         if labels:
             compared.append(Pair(a, b, leaders, beats, labels))
     return compared
 
 
-def _can_compare(ours: Entry, theirs: Entry) -> bool:
-    return ours.k == theirs.k <= min(len(ours.outcome.pool), len(theirs.outcome.pool))
+def _contests(column: Mapping[str, Entry]) -> list[Contest]:
+    """Return the rules of a protocol that can be compared with each other: those of the same number of trials."""
+    contests = []
+    for k in dict.fromkeys(entry.k for entry in column.values()):
+        outcomes = {rule: entry.outcome for rule, entry in column.items() if entry.k == k <= len(entry.outcome.pool)}
+        independent = all(outcome.independent for outcome in outcomes.values())
+        contests.append(Contest.of({rule: outcome.ranked() for rule, outcome in outcomes.items()}, k, independent))
+    return contests
 
 
 def flips(columns: Columns) -> list[Flip]:

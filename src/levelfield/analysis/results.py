@@ -14,7 +14,7 @@ from typing import Any
 
 from levelfield.analysis.best_of import check_k
 from levelfield.analysis.curves import Curves
-from levelfield.analysis.intervals import PairTest, compare_pairs
+from levelfield.analysis.intervals import Contest, PairTest, compare_all
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import UnknownName
@@ -113,7 +113,7 @@ class Results:
         return [name for name, outcome in self.outcomes.items() if len(outcome.pool) >= fewest and outcome.best_trial]
 
     def pair_tests(self, k: int | None = None) -> list[PairTest]:
-        """Test every two optimizers against each other; the chance of any false claim is at most 5%."""
+        """Test every two optimizers against each other, with one correction over all pairs."""
         return self._tests(self.k(k), "select")
 
     def step_tests(self, k: int | None = None) -> list[PairTest]:
@@ -126,9 +126,7 @@ class Results:
             values = {
                 name: outcome.ranked() if quantity == "select" else outcome.steps for name, outcome in outcomes.items()
             }
-            tests = compare_pairs(values, k)
-            if not self.study.is_tested:  # the trials are not independent, so nothing can be claimed
-                tests = [replace(test, p_value=1.0, needed=None) for test in tests]
+            (tests,) = compare_all([Contest.of(values, k, self.study.is_tested)])
             self._pair_tests[k, quantity] = tests
         return self._pair_tests[k, quantity]
 

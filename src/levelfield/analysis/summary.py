@@ -14,8 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from levelfield.analysis.best_of import NO_ESTIMATE, Estimate, estimate
-from levelfield.analysis.intervals import SIGNIFICANCE, Interval, family_tests
-from levelfield.analysis.permutation import lead
+from levelfield.analysis.intervals import Contest, Interval, compare_all
 from levelfield.analysis.profiles import Bounds, credit, ratio_bounds
 from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
@@ -47,7 +46,7 @@ class StudyStanding:
     results: Results
     k: int
     places: Mapping[str, Place]
-    separated: Sequence[Pair]  # the claims of all studies together are false with a chance of at most 5%
+    separated: Sequence[Pair]  # by tests whose correction covers all studies
 
     @property
     def name(self) -> str:
@@ -132,9 +131,8 @@ class Standings:
 def standings(results: Sequence[Results], k: int | None = None) -> Standings:
     """Compare the optimizers of several studies; ``k`` replaces each study's own K."""
     _check(results, k)
-    pools = [_pools(study, study.k(k)) for study in results]
     ks = [study.k(k) for study in results]
-    separated = separated_pairs(list(zip(pools, ks, strict=True)))
+    separated = separated_pairs([_contest(study, chosen) for study, chosen in zip(results, ks, strict=True)])
     studies = [
         StudyStanding(study, chosen, _places(study, chosen, pairs), pairs)
         for study, chosen, pairs in zip(results, ks, separated, strict=True)
@@ -144,29 +142,13 @@ def standings(results: Sequence[Results], k: int | None = None) -> Standings:
     return Standings(studies, sorted(rows, key=lambda row: (bool(row.missing), row.mean_rank.value)))
 
 
-def separated_pairs(studies: Sequence[tuple[Mapping[str, np.ndarray], int]]) -> list[list[Pair]]:
-    """Return the pairs that each study's trials tell apart, given its pools and its K; lower values are better.
+def separated_pairs(studies: Sequence[Contest]) -> list[list[Pair]]:
+    """Return the pairs that each study's trials tell apart.
 
-    Holm's correction runs over all pairs of all studies, so the chance of any false claim is at most 5% in total.
+    Holm's correction runs over all pairs of all studies, so the chance that any two equal optimizers are separated is
+    at most 5% in total.
     """
-    named = [_pairs(list(pools)) for pools, _ in studies]
-    tests = iter(
-        family_tests(
-            [
-                (pools[ours], pools[theirs], k)
-                for pairs, (pools, k) in zip(named, studies, strict=True)
-                for ours, theirs in pairs
-            ]
-        )
-    )
-    return [
-        [
-            pair if lead(pools[pair[0]], pools[pair[1]], k) >= 0 else (pair[1], pair[0])
-            for pair in pairs
-            if next(tests)[0] < SIGNIFICANCE
-        ]
-        for pairs, (pools, k) in zip(named, studies, strict=True)
-    ]
+    return [[(test.better, test.worse) for test in tests if test.separated] for tests in compare_all(studies)]
 
 
 def rank_bounds(medians: Mapping[str, float], separated: Sequence[Pair]) -> dict[str, Bounds]:
@@ -216,13 +198,10 @@ def _check(results: Sequence[Results], k: int | None) -> None:
             )
 
 
-def _pools(results: Results, k: int) -> dict[str, np.ndarray]:
-    """Return the values of each optimizer that can be ranked, the lower the better."""
-    return {name: results.outcome(name).ranked() for name in results.comparable(k)}
-
-
-def _pairs(names: Sequence[str]) -> list[Pair]:
-    return [(ours, theirs) for i, ours in enumerate(names) for theirs in names[i + 1 :]]
+def _contest(results: Results, k: int) -> Contest:
+    """Return the optimizers that can be ranked, with their values, the lower the better."""
+    pools = {name: results.outcome(name).ranked() for name in results.comparable(k)}
+    return Contest.of(pools, k, results.study.is_tested)
 
 
 def _places(results: Results, k: int, separated: Sequence[Pair]) -> dict[str, Place]:
@@ -234,6 +213,8 @@ def _places(results: Results, k: int, separated: Sequence[Pair]) -> dict[str, Pl
     has_target = results.study.target is not None
     pools = {name: outcome.steps for name, outcome in outcomes.items()} if has_target else {}
     ratios = ratio_bounds(pools, k, first_evaluation(results))
+    if not results.study.is_tested:  # the trials are not independent, so nothing bounds what others would give
+        ratios = {name: Bounds(ratio.value, 1.0, math.inf) for name, ratio in ratios.items()}
     return {
         name: Place(
             best[name],

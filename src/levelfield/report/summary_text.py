@@ -297,7 +297,8 @@ def _incomplete(studies: Sequence[StudyStanding]) -> list[str]:
         if short:
             counts = [f"{name} ({count.feasible} of {count.n})" for name, count in short.items()]
             lines.append(f"{study.name} is incomplete: {join_words(counts)}.")
-    small = [study.name for study in studies if study.results.study.pool < needed_trials(study.k)]
+    tested = [study for study in studies if study.results.study.is_tested]
+    small = [study.name for study in tested if study.results.study.pool < needed_trials(study.k)]
     if small:
         pools = "pool" if len(small) == 1 else "pools"
         lines.append(f"The {pools} of {join_words(small)} {_are(small)} smaller than 4.3 × K, so intervals are wide.")

@@ -57,8 +57,9 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     ]
     caption = (
         "Left: in how many repetitions the row's optimizer is strictly better than the column's. Strong colors: the "
-        f"two are separated, by permutation tests with a chance of at most {format_percent(SIGNIFICANCE)} that any "
-        "claim is false; ★ marks the better one. Pale cells: not clearly different, however often one of them wins. "
+        f"two are separated, by permutation tests with a chance of at most {format_percent(SIGNIFICANCE)} that they "
+        "separate any two equal ones; ★ marks the better one. Pale cells: not clearly different, however often one of "
+        "them wins. "
         "Right: how often each ranks first, second, and so on in these pools; ties share the better rank. "
         "Optimizers with fewer than K feasible trials are left out."
     )
