@@ -152,13 +152,8 @@ class Runner:
         if self._stopped.is_set():  # it has left meanwhile
             return
         now = connection.scalar(sa.select(self._database.now))
-        row = {
-            "id": self._id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "process": f"{_system()} {_birth(os.getpid())}",
-        }
-        content = self._database.insert(runners).values(**row, started=now, seen=now, lease=self._lease)
+        row = {"id": self._id, "started": now, "seen": now, "lease": self._lease, **_this_process()}
+        content = self._database.insert(runners).values(row)
         connection.execute(content.on_conflict_do_update(index_elements=["id"], set_={"seen": now}))
         _free_abandoned(connection, self._database)
 

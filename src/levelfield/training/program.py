@@ -51,19 +51,13 @@ def keep_programs() -> None:
     Several processes may share the folder. An entry that cannot be read or written only costs the compilation.
     """
     folder = cache_folder()
-    if folder is None or getattr(
-        jax.config, "jax_compilation_cache_dir", None
-    ):  # or the user has chosen a folder for JAX
+    chosen = getattr(jax.config, "jax_compilation_cache_dir", None)  # the user may have set it for JAX
+    if folder is None or chosen:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-
-
-def leave_accelerators() -> None:
-    """Keep JAX on the CPU, because it would reserve most of a GPU's memory. Call it before JAX starts."""
-    jax.config.update("jax_platforms", "cpu")
 
 
 def check_accelerator() -> None:

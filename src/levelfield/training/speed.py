@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from levelfield.files import replacing
 from levelfield.training.program import Program, out_of_memory
 from levelfield.training.step import Job
 
@@ -60,11 +61,8 @@ def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int
     known = len(rates)
     chosen = fastest(rates, lambda slots: training_rate(job, values, slots), most)
     if file and len(rates) > known:
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_name(f"{file.name}.{time.time_ns()}")
-            partial.write_text(json.dumps(rates))
-            partial.replace(file)
+        with suppress(OSError), replacing(file) as temporary:
+            temporary.write_text(json.dumps(rates))
     return chosen
 
 
