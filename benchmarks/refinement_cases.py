@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from levelfield.space import Axis, Log, Uniform
-from levelfield.study import Study, load_study, optimizer_table
+from levelfield.study import Study, load_study
+from levelfield.study_optimizer import optimizer_table
 
 STEPS = {"quadratic": 1_000, "tolstoi_mini": 400, "fashion_mini": 300}
 RULES = ("sgd", "momentum", "nesterov", "rmsprop", "rmsterov", "adam", "nadam", "optax.adamw", "optax.lion")

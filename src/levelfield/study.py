@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,72 +14,24 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from levelfield.command import Command
 from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
-from levelfield.hyperparameters import Hyperparameter, check_domain
-from levelfield.options import OPTIONS, check_no_option
-from levelfield.rules import Rule, declared_rule, get_rule, rule_file
-from levelfield.schedules import SCHEDULES
-from levelfield.space import Space
+from levelfield.hyperparameters import Hyperparameter
+from levelfield.rules import rule_file
 from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
+from levelfield.study_optimizer import Optimizer, known_domains, parse_optimizer
 from levelfield.training_code import Trainable
 from levelfield.trial import Direction, Target
 from levelfield.user_code import code_digest, run_code
-from levelfield.workload import BaseWorkload, Precision, Workload
+from levelfield.workload import BaseWorkload, Precision
 from levelfield.workloads import get_workload, workload_file, workload_names, workloads_of
 
 __all__ = [
-    "Optimizer",
     "Refined",
     "Study",
     "built_in_studies",
     "digest",
     "load_study",
-    "optimizer_table",
     "workload_of",
 ]
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """A rule, which of its hyperparameters are free, and their ranges."""
-
-    name: str
-    rule: Rule
-    schedule: str
-    space: Space
-    protocol: str = ""
-    corrected: Mapping[str, str] = field(default_factory=dict)  # axis → what the source printed wrongly
-
-    @property
-    def scheduled(self) -> Mapping[str, Hyperparameter]:
-        """The hyperparameters of its schedule, less those that the rule has itself."""
-        own = self.rule.hyperparameters
-        return {name: about for name, about in SCHEDULES[self.schedule].items() if name not in own}
-
-    def spec(self) -> dict[str, Any]:
-        """Return the optimizer's table as a study file writes it."""
-        return optimizer_table(self, self.space.spec())
-
-
-def optimizer_table(
-    optimizer: Optimizer, values: Mapping[str, Any], schedule: str | None = None, protocol: str | None = None
-) -> dict[str, Any]:
-    """Return a study file's table for an optimizer's rule with other values or ranges.
-
-    The schedule's values go into a table of their own. ``schedule`` and ``protocol`` default to the optimizer's.
-    """
-    chosen = optimizer if schedule is None else replace(optimizer, schedule=schedule)
-    protocol = optimizer.protocol if protocol is None else protocol
-    corrected = {key: note for key, note in optimizer.corrected.items() if values.get(key) == _spec_of(optimizer, key)}
-    table: dict[str, Any] = {"rule": optimizer.rule.name}
-    table |= {"protocol": protocol} if protocol else {}
-    table |= {"corrected": corrected} if corrected else {}
-    scheduled = {key: value for key, value in values.items() if key in chosen.scheduled}
-    table |= {key: value for key, value in values.items() if key not in optimizer.scheduled}
-    return table | {"schedule": {"kind": chosen.schedule} | scheduled}
-
-
-def _spec_of(optimizer: Optimizer, key: str) -> Any:
-    return optimizer.space.spec().get(key)
 
 
 class Refined(BaseModel):
@@ -191,7 +142,7 @@ class Study(BaseModel):
                     f"optimizers.{name!r}: expected printable characters without commas or surrounding spaces"
                 )
             try:
-                self.optimizers[name] = _optimizer(name, table, self.schedule, workload)
+                self.optimizers[name] = parse_optimizer(name, table, self.schedule, workload)
                 self._check_grid(self.optimizers[name])
             except (SpaceError, UnknownName, StudyError) as error:
                 raise type(error)(f"optimizers.{name}: {error}") from None
@@ -276,7 +227,7 @@ class Study(BaseModel):
     def domains(self, optimizer: str) -> dict[str, Hyperparameter]:
         """Return the hyperparameters that an optimizer could have: its rule's, schedule's, workload's and options."""
         chosen = self.optimizer(optimizer)
-        return _domains(chosen.rule, chosen.schedule, workload_of(self))
+        return known_domains(chosen.rule, chosen.schedule, workload_of(self))
 
     def replace(self, **changes: Any) -> Study:
         """Return the study with some fields changed and checked again; ``None`` leaves a field unchanged.
@@ -439,89 +390,6 @@ def load_study(source: str | Path) -> Study:
         return Study(**content)
     except (StudyError, SpaceError, UnknownName) as error:
         raise StudyError(f"{source}: {error}") from None
-
-
-def _optimizer(name: str, table: Any, study_schedule: Mapping[str, Any], workload: BaseWorkload) -> Optimizer:
-    if isinstance(table, Optimizer):
-        return table
-    if not isinstance(table, Mapping):
-        raise StudyError(f"{table!r}: expected a table of hyperparameters")
-    table = dict(table)
-    rule_name = _text(table, "rule", name)
-    protocol = _text(table, "protocol", "")
-    corrected = table.pop("corrected", {})
-    kind, schedule = _schedule(table.pop("schedule", {}), study_schedule)
-    rule = _rule(rule_name, table, workload)
-    needs_rate = kind != "constant" or schedule or isinstance(workload, Workload)
-    if needs_rate and "learning_rate" not in rule.hyperparameters:
-        raise StudyError(f"rule {rule.name} has no learning_rate; a study needs one to schedule")
-    for both in sorted(rule.hyperparameters.keys() & schedule.keys()):
-        raise StudyError(f"schedule.{both}: {rule.name} has a {both} of its own; give it in the optimizer's table")
-    for key in table.keys() & schedule.keys():
-        raise StudyError(f"{key} is given both in the optimizer's table and in its schedule; keep the schedule's")
-    for both in sorted(rule.hyperparameters.keys() & workload.hyperparameters.keys()):
-        raise StudyError(f"{both} is a hyperparameter of both {rule.name} and {workload.name}; rename the workload's")
-    space = Space.parse(table | schedule)
-    domains = _domains(rule, kind, workload)
-    for axis in space:
-        if axis.name not in domains:
-            check_no_option(axis.name, rule.name)
-            raise UnknownName.of(f"hyperparameter of {rule.name} on {workload.name}", axis.name, domains)
-        check_domain(axis, domains[axis.name])
-    for needed, domain in domains.items():
-        if domain.required and needed not in space.names:
-            raise SpaceError(f"{needed} is missing: {rule.name} needs it; give it a range or a value")
-    if not isinstance(corrected, Mapping):
-        raise StudyError(f"corrected = {corrected!r}: expected a table from hyperparameters to notes")
-    for key in corrected:
-        if key not in (keys := [axis.key for axis in space]):
-            raise UnknownName.of("axis of this space", key, keys)
-    return Optimizer(name, rule, kind, space, protocol, {key: str(note) for key, note in corrected.items()})
-
-
-def _rule(name: str, table: Mapping[str, Any], workload: BaseWorkload) -> Rule:
-    """Return a rule. Only JAX needs to know it: for other training code it may be just a name."""
-    try:
-        return get_rule(name)
-    except UnknownName:
-        if isinstance(workload, Workload):
-            raise
-        names = [axis.name for axis in Space.parse(table) if axis.name not in workload.hyperparameters]
-        return declared_rule(name, names)
-
-
-def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return an optimizer's kind of schedule and its values.
-
-    The optimizer's own table refines the study's, or replaces it if the two are of different kinds.
-    """
-    if not isinstance(own, Mapping):
-        raise StudyError(f'schedule = {own!r}: expected a table such as {{ kind = "linear", … }}')
-    shared_kind = shared.get("kind", "constant")
-    kind = own.get("kind", shared_kind)
-    values = {**(shared if kind == shared_kind else {}), **own}
-    values.pop("kind", None)
-    if not isinstance(kind, str) or kind not in SCHEDULES:
-        raise UnknownName.of("schedule", str(kind), SCHEDULES)
-    for key in values:
-        if key not in SCHEDULES[kind]:
-            raise StudyError(f"schedule.{key}: unknown value of a {kind} schedule{suggestion(key, SCHEDULES[kind])}")
-    for key, about in SCHEDULES[kind].items():
-        if about.required and key not in values:
-            raise StudyError(f"schedule.{key} is missing: a {kind} schedule needs it")
-    return kind, values
-
-
-def _domains(rule: Rule, schedule: str, workload: BaseWorkload) -> dict[str, Hyperparameter]:
-    options = OPTIONS if isinstance(workload, Workload) else {}
-    return {**options, **workload.hyperparameters, **SCHEDULES[schedule], **rule.hyperparameters}
-
-
-def _text(table: dict[str, Any], key: str, default: str) -> str:
-    value = table.pop(key, default)
-    if not isinstance(value, str):
-        raise StudyError(f"{key} = {value!r}: expected a string")
-    return value
 
 
 def _one_line(error: ValidationError) -> str:

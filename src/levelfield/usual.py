@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from levelfield.formatting import format_number
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.space import Axis, Choice, Dimension, Fixed, Integer, Space
-from levelfield.study import Optimizer, Study, built_in_studies, load_study, workload_of
+from levelfield.study import Study, built_in_studies, load_study, workload_of
+from levelfield.study_optimizer import Optimizer
 from levelfield.suggestions import known_suggestion
 from levelfield.workload import WorkloadKind
 

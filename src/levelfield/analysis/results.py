@@ -20,7 +20,8 @@ from levelfield.analysis.ranking import rank_probabilities, settles
 from levelfield.errors import UnknownName
 from levelfield.pool import PoolCount
 from levelfield.space import Space
-from levelfield.study import Optimizer, Study, workload_of
+from levelfield.study import Study, workload_of
+from levelfield.study_optimizer import Optimizer
 from levelfield.trial import FailedTrial, StepTime, Target, Trial
 
 

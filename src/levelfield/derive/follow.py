@@ -12,7 +12,8 @@ from typing import Any
 from levelfield.analysis.results import Followed, Results
 from levelfield.rules import Rule, get_rule
 from levelfield.space import Space
-from levelfield.study import Optimizer, Study
+from levelfield.study import Study
+from levelfield.study_optimizer import Optimizer
 from levelfield.taxonomy.inclusions import Inclusion
 from levelfield.taxonomy.order import inclusions
 from levelfield.trial import Trial

@@ -12,7 +12,8 @@ from levelfield.errors import SpaceError, StudyError, UsageError
 from levelfield.hyperparameters import GROUPS, Hyperparameter
 from levelfield.rules import STEP_SIZE
 from levelfield.space import Axis
-from levelfield.study import Optimizer, Study, optimizer_table
+from levelfield.study import Study
+from levelfield.study_optimizer import Optimizer, optimizer_table
 
 RUNGS = ("learning rate", "+ schedule", "+ momentum", "+ epsilon", "everything")  # each frees one of GROUPS
 

@@ -13,7 +13,8 @@ from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
 from levelfield.formatting import P_VALUE_DIGITS, format_metric, format_range, join_words, pluralize
 from levelfield.space import Dimension
-from levelfield.study import Refined, Study, optimizer_table
+from levelfield.study import Refined, Study
+from levelfield.study_optimizer import optimizer_table
 
 
 @dataclass(frozen=True)

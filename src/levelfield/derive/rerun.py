@@ -12,7 +12,8 @@ from levelfield.analysis.results import Results
 from levelfield.errors import UsageError
 from levelfield.search import trial_seed
 from levelfield.space import Hyperparameters
-from levelfield.study import Study, optimizer_table
+from levelfield.study import Study
+from levelfield.study_optimizer import optimizer_table
 from levelfield.trial import Trial
 
 

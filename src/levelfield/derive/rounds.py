@@ -27,7 +27,8 @@ from levelfield.analysis.results import Results
 from levelfield.analysis.surrogate import Box, BoxSearch, Surrogate, Widths, positions, present_box
 from levelfield.derive.refine import Attempt, Refinement, next_name, with_spaces
 from levelfield.space import Axis, Choice, Dimension, Log
-from levelfield.study import Refined, Study, optimizer_table
+from levelfield.study import Refined, Study
+from levelfield.study_optimizer import optimizer_table
 from levelfield.trial import Trial
 from levelfield.usual import usual_interval
 

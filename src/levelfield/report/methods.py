@@ -14,7 +14,8 @@ from levelfield.report.latex import latex
 from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence
 from levelfield.report.spaces import space_tables
 from levelfield.schedules import WARMUP
-from levelfield.study import Optimizer, Refined, Study, workload_of
+from levelfield.study import Refined, Study, workload_of
+from levelfield.study_optimizer import Optimizer
 from levelfield.taxonomy.order import inclusions
 
 Section = tuple[str, list[str]]  # heading and sentences

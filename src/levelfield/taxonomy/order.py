@@ -19,7 +19,8 @@ from levelfield.formatting import format_number, join_words
 from levelfield.options import OPTIONS
 from levelfield.schedules import WARMUP, special_case
 from levelfield.space import Axis, Hyperparameters, Log, Space, Uniform, Value
-from levelfield.study import Optimizer, Study
+from levelfield.study import Study
+from levelfield.study_optimizer import Optimizer
 from levelfield.taxonomy.inclusions import Inclusion, inclusions_between
 
 _POINTS = 64
