@@ -11,6 +11,7 @@ from __future__ import annotations
 import levelfield as lf
 from levelfield import run
 from levelfield.executors import get_executor
+from levelfield.reading import read_pools
 from levelfield.store import Store
 
 BAD = {
@@ -38,7 +39,7 @@ def main() -> None:
             print(*refinement.attempts or refinement.boundaries, sep="\n")
         for study in (bad, good):
             run.run(study, store, executor)
-        pools = [run.read_pools(study, store) for study in (bad, refinement.study, good)]
+        pools = [read_pools(study, store) for study in (bad, refinement.study, good)]
     for name in BAD:
         medians = [results.outcome(name).interval(good.trials).median for results in pools]
         print(f"{name}: bad {medians[0]:.2%}, refined {medians[1]:.2%}, good {medians[2]:.2%}")

@@ -17,7 +17,8 @@ from aligned import table
 
 import levelfield as lf
 from levelfield.executors import get_executor
-from levelfield.run import read_pools, run
+from levelfield.reading import read_pools
+from levelfield.run import run
 from levelfield.store import Store
 
 

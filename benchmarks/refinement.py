@@ -49,6 +49,7 @@ from levelfield.analysis.intervals import Interval, interval
 from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
 from levelfield.derive.refine import Refinement
+from levelfield.reading import read_pools
 from levelfield.search import Search, trial_seed
 from levelfield.space import Choice, Log
 from levelfield.store import Store
@@ -76,7 +77,7 @@ class Laboratory:
     def search(self, study: Study) -> Results:
         """Fill a study's pool as far as possible."""
         run.run(study, self.store, self.executor)
-        return run.read_pools(study, self.store)
+        return read_pools(study, self.store)
 
     def refine(self, study: Study) -> tuple[Refinement | None, Results, int, str]:
         """Return the last refinement, the results of the last study, the number of rounds, and the error, if any."""
@@ -87,7 +88,7 @@ class Laboratory:
         except Exception as exception:  # one case that fails must not end the benchmark
             error = f"{type(exception).__name__}: {exception}"
             print(f"{study.name}:", traceback.format_exc(), file=sys.stderr)
-        return refinement, run.read_pools(refinement.study if refinement else study, self.store), rounds, error
+        return refinement, read_pools(refinement.study if refinement else study, self.store), rounds, error
 
     def train(self, study: Study, hyperparameters: Iterable[Any], seed: int) -> list[Trial]:
         points = [Point(i, values, trial_seed(seed, i)) for i, values in enumerate(hyperparameters)]

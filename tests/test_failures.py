@@ -21,8 +21,9 @@ from test_store import DEFINITION, HERE, METRICS, count, trial_of
 import levelfield as lf
 from levelfield.errors import TrialFailed
 from levelfield.executors.base import Take
+from levelfield.reading import read
 from levelfield.report.page import render
-from levelfield.run import compare, read, run
+from levelfield.run import compare, run
 from levelfield.search import Search
 from levelfield.store import SCHEMA_VERSION, Store
 from levelfield.store.failures import LONGEST_DETAILS

@@ -21,6 +21,7 @@ from levelfield.export import write_trials
 from levelfield.imports import Record, Source, read_source
 from levelfield.imports.infer import infer_dimension, infer_study
 from levelfield.imports.load import Imported, fit_trials, import_trials
+from levelfield.reading import read
 from levelfield.store import Store
 from levelfield.trial import Curve, Direction
 
@@ -117,7 +118,7 @@ def test_of_unequal_grids_all_points_count(store):
     study = inferred([*large, *small], sampling="grid")
     assert (study.search, study.sampling, study.pool) == ("imported", "grid", 6)
     imported(study, source([*large, *small]), store)
-    results = run.read(study, store)
+    results = read(study, store)
     assert [len(results.trials[name]) for name in ("mine", "other")] == [6, 2]
 
 
@@ -215,7 +216,7 @@ def test_other_seeds_of_a_point_are_its_reruns(store):
     study = inferred(records)
     result = imported(study, source(records), store)
     assert (dict(result.trials), dict(result.reruns)) == ({"mine": 2}, {"mine": 4})
-    reruns = run.read(study, store).reruns["mine"]
+    reruns = read(study, store).reruns["mine"]
     assert sorted(reruns.values()) == pytest.approx([0.21, 0.22, 0.23, 0.24])
     assert imported(study, source(records), store).known == 6
 

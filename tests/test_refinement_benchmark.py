@@ -14,7 +14,8 @@ from helpers import make_study
 from levelfield.analysis.intervals import Interval
 from levelfield.analysis.ranges import Place
 from levelfield.executors._jax import JaxExecutor
-from levelfield.run import read_pools, run
+from levelfield.reading import read_pools
+from levelfield.run import run
 from levelfield.search import Search
 from levelfield.space import parse_axis
 from levelfield.store import Store

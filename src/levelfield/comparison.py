@@ -23,6 +23,7 @@ from levelfield.derive.refine import Refinement
 from levelfield.errors import UnknownName
 from levelfield.executors import Executor
 from levelfield.listener import Listener
+from levelfield.reading import read
 from levelfield.store import Store
 from levelfield.study import Study
 from levelfield.taxonomy.audit import Finding, audit
@@ -42,7 +43,7 @@ class Comparison:
     def load(cls, study: Study, store: str | Path | Store | None = None) -> Comparison:
         """Read the trials that a store holds of a study; the default is the CLI's store of that study."""
         with run.opened(study, store, create=False) as opened:
-            return cls(run.read(study, opened))
+            return cls(read(study, opened))
 
     @property
     def study(self) -> Study:

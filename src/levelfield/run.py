@@ -15,13 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from levelfield import interruption
-from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.results import PoolState, Results, outcomes_of
-from levelfield.analysis.step_times import on_one_device
-from levelfield.derive.follow import Following, followings
+from levelfield.analysis.results import Results
+from levelfield.derive.follow import followings
 from levelfield.derive.refine import Refinement, check_pool, refine
 from levelfield.derive.rerun import rerun_study
 from levelfield.derive.rounds import Rounds
@@ -30,8 +26,9 @@ from levelfield.executors import Executor, get_executor
 from levelfield.executors.base import hand_out
 from levelfield.formatting import join_words, pluralize
 from levelfield.listener import Listener, Quiet
-from levelfield.pool import PoolCount, pool_window
+from levelfield.pool import PoolCount
 from levelfield.provenance import package_versions
+from levelfield.reading import best_values, read, read_pools, read_tried, stored_following, with_extra_trials
 from levelfield.search import Search
 from levelfield.store import Store
 from levelfield.study import Study, workload_of
@@ -40,7 +37,7 @@ from levelfield.taxonomy.inclusions import registered_inclusions
 from levelfield.taxonomy.order import inclusions
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.training_code import Trainable
-from levelfield.trial import FailedTrial, Failure, Point, Progress, Status, StepTime, Trial
+from levelfield.trial import Failure, Point, Progress, StepTime
 from levelfield.user_code import code_digest, is_other_version
 from levelfield.watchdog import Watchdog
 from levelfield.work import Work
@@ -157,7 +154,7 @@ def compare(
         if reruns and best:
             shortages.append(run(rerun_study(results, best, reruns), store, chosen, listener, stale))
         shortage = "; ".join(str(error) for error in shortages if error)
-        return _with_extra_trials(results, store), SearchExhausted(shortage) if shortage else None
+        return with_extra_trials(results, store), SearchExhausted(shortage) if shortage else None
 
 
 def fill(
@@ -214,57 +211,6 @@ def rerun(
         return replace(results, reruns=read_pools(again, store).outcomes), shortage
 
 
-def read(study: Study, store: Store) -> Results:
-    """Return the results of a study's stored trials, reruns and followed trials. Trains nothing and loads no JAX."""
-    return _with_extra_trials(read_pools(study, store), store)
-
-
-def _with_extra_trials(results: Results, store: Store) -> Results:
-    pairs = [(following, _stored(following, store)) for following in followings(results)]
-    followed = [following.paired(trial) for following, trial in pairs if trial]
-    return replace(results, followed=followed, reruns=_stored_reruns(results, store))
-
-
-def read_pools(study: Study, store: Store) -> Results:
-    """Return the results of a study's pools alone."""
-    trials: dict[str, list[Trial]] = {}
-    failures: dict[str, list[FailedTrial]] = {}
-    provenance: list[Mapping[str, Any]] = []
-    for name in study.optimizers:
-        identity = study.identity(name)
-        stored = {trial.point.index: trial for trial in store.trials(identity)}
-        window = pool_window({index: trial.status for index, trial in stored.items()}, study.pool)
-        trials[name] = [stored[index] for index in window if index in stored]
-        failures[name] = [failure for failure in store.failures(identity) if failure.index in window]
-        provenance += [entry for entry in store.provenance(identity) if entry not in provenance]
-    step_times = on_one_device({name: store.step_times(study.identity(name)) for name in study.optimizers})
-    return Results.of(study, trials, provenance, failures, step_times)
-
-
-def read_states(study: Study, store: Store) -> dict[str, PoolState]:
-    """Return how full each optimizer's pool is, and its best final value, without reading the curves."""
-    sign = workload_of(study).metrics[study.select].sign
-    states = {}
-    for name in study.optimizers:
-        ends = store.ends(study.identity(name), study.select)
-        statuses = dict(zip(ends.index.tolist(), ends.status, strict=True))
-        window = pool_window(statuses, study.pool)
-        inside = ends.index < len(window)
-        feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
-        count = PoolCount.of(statuses, study.pool, study.points(name))
-        values = sign * ends.final[feasible & np.isfinite(ends.final)]
-        best = float(sign * values.min()) if len(values) else None
-        codes = [code for code, here in zip(ends.code, inside, strict=True) if here]
-        failed = [failure for failure in store.failures(study.identity(name)) if failure.index in window]
-        states[name] = PoolState(count, best, codes, failed)
-    return states
-
-
-def _best_values(study: Study, store: Store) -> dict[str, float]:
-    states = read_states(study, store)
-    return {name: math.nan if state.best is None else state.best for name, state in states.items()}
-
-
 def measure_steps(study: Study, store: Store, executor: Executor, listener: Listener | None = None) -> None:
     """Measure how long a step of each optimizer takes here, and forget what runs have measured.
 
@@ -294,22 +240,6 @@ def _is_enough(stretches: Sequence[Progress]) -> bool:
     return len(stretches) > _FEWEST_TIMED and sum(stretch.seconds for stretch in stretches) > _TIMED_SECONDS
 
 
-def read_tried(study: Study, store: Store, tries: int) -> Results:
-    """Return the results of the first ``tries`` points of each optimizer, feasible or not."""
-    stored = {name: _by_index(store, study.identity(name)) for name in study.optimizers}
-    return Results.of(study, {name: [stored[name][i] for i in range(tries)] for name in stored})
-
-
-def _stored_reruns(results: Results, store: Store) -> dict[str, Outcome]:
-    reruns: dict[str, Outcome] = {}
-    for name, outcome in results.outcomes.items():
-        if outcome.best_trial:
-            study = rerun_study(results, [name])
-            if trials := store.trials(study.identity(name)):
-                reruns |= outcomes_of(study, {name: trials})
-    return reruns
-
-
 def run(
     study: Study,
     store: Store,
@@ -327,7 +257,7 @@ def run(
     """
     listener = listener or Quiet()
     settle_code(study, store, stale)
-    best = functools.partial(_best_values, study, store)
+    best = functools.partial(best_values, study, store)
     with interruption.deferred(), store.runner() as runner:
         code = _code_now(study)  # it may be edited while trials train
         work = Work(study, store, runner, functools.partial(_provenance, study, executor, code), tries)
@@ -343,10 +273,6 @@ def run(
         ) from work.error
     shortages = [_shortage(study, name, count) for name, count in counts.items() if not count.full]
     return SearchExhausted("; ".join(shortages)) if shortages and tries is None else None
-
-
-def _by_index(store: Store, identity: str) -> dict[int, Trial]:
-    return {trial.point.index: trial for trial in store.trials(identity)}
 
 
 def _train(study: Study, work: Work, executor: Executor, listener: Listener) -> None:
@@ -469,7 +395,7 @@ def follow(
 ) -> None:
     """Train each special optimizer's best point with the optimizers that include it, unless the store has it."""
     for following in followings(results):
-        trial = _stored(following, store)
+        trial = stored_following(following, store)
         if trial and is_other_version(trial.code, following.code) and stale is None:
             raise StaleTrials(
                 f"the extra trial in which {following.general} imitates {following.special} was trained with "
@@ -492,11 +418,6 @@ def _train_extra(study: Study, optimizer: str, point: Point, store: Store, execu
             provenance = {**progress.provenance, **_provenance(study, executor, code)}
             store.add(study.identity(optimizer), study.definition(optimizer), metrics, progress.finished, provenance)
             interruption.check()
-
-
-def _stored(following: Following, store: Store) -> Trial | None:
-    trials = store.trials(following.study.identity(following.general))
-    return next((trial for trial in trials if trial.point.index == following.followed.point.index), None)
 
 
 def refine_in_rounds(

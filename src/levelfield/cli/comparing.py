@@ -108,8 +108,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train the missing trials of a study."""
+    from levelfield.reading import read_states
     from levelfield.report.narrative import pool_caveats
-    from levelfield.run import fill, read_states
+    from levelfield.run import fill
 
     location = store_name(study, store, out)
     problem: SearchExhausted | TrialFailed | None
@@ -138,8 +139,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show how many trials are done, and which have failed."""
+    from levelfield.reading import read_states
     from levelfield.report.narrative import pool_caveats
-    from levelfield.run import read_states
 
     with open_store(study, store, out) as opened:
         states = read_states(study, opened)
@@ -328,8 +329,8 @@ def export(
 ) -> None:
     """Write stored trials to Parquet, CSV, or an Optuna storage."""
     from levelfield.export import check_format, write_trials
+    from levelfield.reading import read_states
     from levelfield.report.narrative import pool_caveats
-    from levelfield.run import read_states
     from levelfield.store import without_password
 
     if optuna:

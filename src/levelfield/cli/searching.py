@@ -123,7 +123,7 @@ def refine(
 
 def _refine_once(study: "Study", store: str | None, out: Path | None) -> "Refinement":
     from levelfield.derive.refine import refine
-    from levelfield.run import read_pools
+    from levelfield.reading import read_pools
 
     with open_store(study, store, out) as opened:
         return refine(read_pools(study, opened))
@@ -271,7 +271,7 @@ def plan(
     The answer is based on the trials run so far.
     """
     from levelfield.analysis.planning import plan
-    from levelfield.run import read_pools
+    from levelfield.reading import read_pools
 
     with open_store(study, store, out) as opened:
         results = read_pools(study, opened)

@@ -20,8 +20,8 @@ from typing import Any, cast
 
 from levelfield.errors import NoStore, StoreError, UsageError
 from levelfield.pool import PoolCount, pool_window
+from levelfield.reading import read
 from levelfield.report.page import render
-from levelfield.run import read
 from levelfield.store import Store
 from levelfield.study import Study, digest
 
