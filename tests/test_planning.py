@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,6 +56,17 @@ def test_a_reliable_optimizer_with_few_trials_and_a_lucky_one_with_many():
         "not clearly different from the other one.",
     ]
     assert str(advice) == repr(advice) == "\n".join(advice.sentences())
+
+
+def test_a_study_that_draws_without_replacement_is_planned_so():
+    """The best of 20 of 20 is the best trial, so lucky is better from the k on at which its mean falls below 0.3."""
+    pools = outcomes_of(sure=[0.3] * 20, lucky=[0.1, 0.1] + [0.9] * 18)
+    means = [lf.best_of(pools["lucky"].values(), k, replacement=False).mean for k in range(1, 21)]
+    crossing = next(k for k, mean in enumerate(means, start=1) if mean < 0.3)
+    assert crossing < 14  # where drawing with replacement crosses
+    first, last = plan({name: replace(pool, replacement=False) for name, pool in pools.items()}).stretches
+    assert (first.optimizer, first.last) == ("sure", crossing - 1)
+    assert (last.optimizer, last.first) == ("lucky", crossing)
 
 
 def test_an_optimizer_that_mostly_loses_but_has_the_better_mean():

@@ -163,19 +163,22 @@ def test_large_pools_use_numbers_of_trials_evenly_spaced_on_a_log_scale(most, co
 # Where the ranking settles
 
 
-def exact_best(values: Sequence[float], k: int) -> Fraction:
+def exact_best(values: Sequence[float], k: int, replacement: bool = True) -> Fraction:
     """Return the expected best of k as an exact fraction."""
     n = len(values)
-    chances = [Fraction(n - i, n) ** k - Fraction(n - i - 1, n) ** k for i in range(n)]
+    if replacement:
+        chances = [Fraction(n - i, n) ** k - Fraction(n - i - 1, n) ** k for i in range(n)]
+    else:
+        chances = [Fraction(math.comb(n - i - 1, k - 1), math.comb(n, k)) for i in range(n)]
     return sum((chance * int(value) for chance, value in zip(chances, sorted(values), strict=True)), Fraction(0))
 
 
-def settled(pools: Sequence[Sequence[float]], ks: Sequence[int]) -> int:
+def settled(pools: Sequence[Sequence[float]], ks: Sequence[int], replacement: bool) -> int:
     """Return the first K from which on every pair is ordered as at the last K."""
     pairs = list(itertools.combinations(range(len(pools)), 2))
     orders = []
     for k in ks:
-        means = [exact_best(pool, k) for pool in pools]
+        means = [exact_best(pool, k, replacement) for pool in pools]
         # With equal exact means, rounding decides who leads.
         assume(all(means[i] != means[j] for i, j in pairs))
         orders.append([means[i] < means[j] for i, j in pairs])
@@ -186,10 +189,10 @@ CROSSING = st.lists(st.integers(0, 99).map(float), min_size=2, max_size=9)
 
 
 @settings(max_examples=200)
-@given(pools=st.lists(CROSSING, min_size=2, max_size=4))
-def test_settles_agrees_with_exact_means_at_every_k(pools):
-    expected = settled(pools, range(1, min(map(len, pools)) + 1))
-    assert settles(arrays(pools)) == expected
+@given(pools=st.lists(CROSSING, min_size=2, max_size=4), replacement=st.booleans())
+def test_settles_agrees_with_exact_means_at_every_k(pools, replacement):
+    expected = settled(pools, range(1, min(map(len, pools)) + 1), replacement)
+    assert settles(arrays(pools), replacement) == expected
 
 
 def test_settles_by_hand():

@@ -165,7 +165,7 @@ def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Pla
 def _stretches(outcomes: Mapping[str, Outcome]) -> list[Stretch]:
     names = list(outcomes)
     ks = several_ks(min(len(outcome.pool) for outcome in outcomes.values()))
-    means = np.array([expected_best(outcome.ranked(), ks) for outcome in outcomes.values()])
+    means = np.array([expected_best(outcome.ranked(), ks, outcome.replacement) for outcome in outcomes.values()])
     stretches: list[Stretch] = []
     for k, column in zip(ks, means.T, strict=True):
         if np.isnan(column).all():

@@ -55,7 +55,7 @@ def several_ks(most: int, count: int = _MOST_KS) -> list[int]:
     )
 
 
-def settles(pools: Sequence[np.ndarray]) -> int | None:
+def settles(pools: Sequence[np.ndarray], replacement: bool = True) -> int | None:
     """Return the number of trials from which on the ranking by expected best equals that of the whole pools.
 
     None if fewer than two pools have values. Pools of different sizes are compared up to the smallest size.
@@ -64,7 +64,7 @@ def settles(pools: Sequence[np.ndarray]) -> int | None:
     if len(pools) < 2:
         return None
     ks = several_ks(min(len(pool) for pool in pools))
-    means = np.array([expected_best(pool, ks) for pool in pools])
+    means = np.array([expected_best(pool, ks, replacement) for pool in pools])
     leads = means[:, None] < means[None]  # [i, j, k]: pool i is better than pool j
     same = np.all(leads == leads[..., -1:], axis=(0, 1))
     changes = np.flatnonzero(~same)

@@ -173,7 +173,7 @@ class Results:
 
     def settles(self) -> int | None:
         """Return the number of trials from which on the ranking by expected best equals that of the whole pools."""
-        return settles([outcome.ranked() for outcome in self.outcomes.values()])
+        return settles([outcome.ranked() for outcome in self.outcomes.values()], self.study.replacement)
 
     def count(self, optimizer: str) -> PoolCount:
         """Return how full an optimizer's pool is."""
