@@ -335,7 +335,7 @@ def _workload(content: Mapping[str, Any]) -> BaseWorkload:
     about |= {"summary": str(content.get("description", ""))}
     if command is None:
         return BaseWorkload(**about)
-    if isinstance(command, str) or not all(isinstance(argument, str) for argument in command):
+    if not isinstance(command, list | tuple) or not all(isinstance(argument, str) for argument in command):
         raise StudyError(f"command = {command!r}: expected a list of strings, a program and its arguments")
     return Trainable(**about, train=Command(tuple(command), str(content.get("folder") or Path.cwd())))
 

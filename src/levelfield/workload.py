@@ -57,7 +57,7 @@ class BaseWorkload:
                 raise UsageError(f"{label}: metric {metric} = {direction!r}: expected {directions}")
         metrics = {metric: Direction(direction) for metric, direction in self.metrics.items()}
         object.__setattr__(self, "metrics", metrics)
-        if self.select not in metrics:
+        if not isinstance(self.select, str) or self.select not in metrics:
             raise UsageError(f"{label}: select = {self.select!r}: expected one of its metrics: {', '.join(metrics)}")
 
     @property
