@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -225,9 +226,14 @@ def test_an_invalid_number_of_trials_is_refused(k):
             call()
 
 
-def test_values_must_be_one_dimensional():
+@pytest.mark.parametrize(
+    "call",
+    [lf.best_of, lf.interval, functools.partial(lf.best_of, bootstrap=5)],
+    ids=["exact", "interval", "bootstrap"],
+)
+def test_values_must_be_one_dimensional(call):
     with pytest.raises(ValueError, match=r"\(2, 2\): expected a one-dimensional list"):
-        lf.best_of([[1.0, 2.0], [3.0, 4.0]], k=1)
+        call([[1.0, 2.0], [3.0, 4.0]], k=1)
 
 
 def test_numpy_integers_and_integral_floats_are_accepted_as_k():

@@ -60,11 +60,8 @@ def weights(values: Sequence[float] | np.ndarray, k: int, replacement: bool = Tr
     >>> weights([3.0, 1.0, 2.0], k=1)
     array([0.33333333, 0.33333333, 0.33333333])
     """
-    values = np.asarray(values, float)
-    if values.ndim != 1:
-        raise ValueError(f"values of shape {values.shape}: expected a one-dimensional list")
     check_k(k)
-    return Ties.of(values).weights(k, replacement)
+    return Ties.of(as_values(values)).weights(k, replacement)
 
 
 class Ties(NamedTuple):
@@ -88,6 +85,14 @@ class Ties(NamedTuple):
             chance = later(n, k, replacement)
             probabilities[self.drawn] = (chance[self.first] - chance[self.last]) / (self.last - self.first)
         return probabilities
+
+
+def as_values(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return values as an array. Raise if they are not a list of numbers."""
+    array = np.asarray(values, float)
+    if array.ndim != 1:
+        raise ValueError(f"values of shape {array.shape}: expected a one-dimensional list")
+    return array
 
 
 def check_k(k: int) -> None:
@@ -131,7 +136,7 @@ def best_of(
     >>> best_of([1.0, 2.0], k=2, replacement=False)
     Estimate(mean=1.0, low=1.0, high=1.0)
     """
-    values = np.asarray(values, float)
+    values = as_values(values)
     if bootstrap is None:
         return estimate(values, weights(values, k, replacement))
     bests = values[resample(values, k, bootstrap, seed, replacement)]

@@ -22,7 +22,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from levelfield.analysis.best_of import check_k, probability_better
+from levelfield.analysis.best_of import as_values, check_k, probability_better
 from levelfield.analysis.permutation import ENOUGH, PERMUTATIONS, LeadTest, holm, lead, lead_tests, relevant
 
 LEVEL = 0.9  # of a confidence interval
@@ -338,9 +338,7 @@ def separated(pools: Mapping[str, Sequence[float] | np.ndarray], k: int) -> list
 
 
 def feasible(values: Sequence[float] | np.ndarray) -> np.ndarray:
-    array = np.asarray(values, float)
-    if array.ndim != 1:
-        raise ValueError(f"values have shape {array.shape}; expected one dimension")
+    array = as_values(values)
     kept: np.ndarray = array[~np.isnan(array)]
     return kept
 
