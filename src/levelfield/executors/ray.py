@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from levelfield.environment import available_cores
 from levelfield.errors import LevelfieldError, UsageError
 from levelfield.executors._ray_worker import REPORT, Worker
 from levelfield.executors.base import Take
@@ -378,9 +379,7 @@ def _connect(address: str | None) -> None:
         _check_reachable(address)
     else:
         os.environ.setdefault("RAY_worker_niceness", "0")  # otherwise other processes would go first
-        options |= {"include_dashboard": False, "object_store_memory": _OBJECTS}
-        if hasattr(os, "sched_getaffinity"):  # Linux only
-            options["num_cpus"] = len(os.sched_getaffinity(0))
+        options |= {"include_dashboard": False, "object_store_memory": _OBJECTS, "num_cpus": available_cores()}
     with _handlers_kept():
         try:
             ray.init(address or "local", **options)

@@ -31,9 +31,8 @@ class Verification:
 
     inclusion: Inclusion
     error: float  # in float64; for a limit, the smallest on the way to it
-    order: float | None = (
-        None  # for a limit: the error falls as (distance from the limit)^order, or by value^−order if that is infinite
-    )
+    # For a limit: the error falls as (distance from the limit)^order, or as value^−order if the limit is infinite.
+    order: float | None = None
     path: tuple[tuple[float, float], ...] = ()  # for a limit: (limit parameter, error in float64)
     single_stops: float | None = None  # for a limit: where float32 stops improving,
     single_error: float | None = None  # and its error there
