@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -73,13 +73,20 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Range:
+    """Numbers from low to high. ``kind`` is what a study file calls it."""
+
     low: float
     high: float
+    kind: ClassVar[str]
     free = True
 
     def __post_init__(self) -> None:
-        _check_range("uniform", self.low, self.high)
+        shown = f"{self.kind} = [{self.low:g}, {self.high:g}]"
+        if self.low > self.high:
+            raise SpaceError(f"{shown} is reversed; expected [low, high]")
+        if not self.low < self.high:
+            raise SpaceError(f"{shown} is empty; give a single value without a range")
 
     @property
     def ends(self) -> tuple[Value, ...]:
@@ -88,6 +95,17 @@ class Uniform:
     @property
     def size(self) -> float:
         return math.inf
+
+    def spec(self) -> dict[str, list[float]]:
+        return {self.kind: [self.low, self.high]}
+
+    def resized(self, low: float, high: float) -> Self:
+        """Return a range of the same kind with other ends."""
+        return replace(self, low=float(low), high=float(high))
+
+
+class Uniform(Range):
+    kind = "uniform"
 
     def value(self, unit: float) -> float:
         return min(self.low + unit * (self.high - self.low), self.high)  # rounding must not leave the range
@@ -95,28 +113,14 @@ class Uniform:
     def unit(self, value: Value) -> float:
         return (float(value) - self.low) / (self.high - self.low)
 
-    def spec(self) -> dict[str, list[float]]:
-        return {"uniform": [self.low, self.high]}
 
-
-@dataclass(frozen=True)
-class Log:
-    low: float
-    high: float
-    free = True
+class Log(Range):
+    kind = "log"
 
     def __post_init__(self) -> None:
         if self.low <= 0:
             raise SpaceError(f"log = [{self.low:g}, {self.high:g}]: expected positive numbers; use uniform otherwise")
-        _check_range("log", self.low, self.high)
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        return (self.low, self.high)
-
-    @property
-    def size(self) -> float:
-        return math.inf
+        super().__post_init__()
 
     def value(self, unit: float) -> float:
         # Rounding errors in the logarithms must not leave the range.
@@ -129,26 +133,19 @@ class Log:
             return -math.inf
         return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
 
-    def spec(self) -> dict[str, list[float]]:
-        return {"log": [self.low, self.high]}
-
 
 @dataclass(frozen=True)
-class Integer:
+class Integer(Range):
     """Every integer from low to high, both included, equally likely."""
 
     low: int
     high: int
-    free = True
+    kind = "integer"
 
     def __post_init__(self) -> None:
         if not (isinstance(self.low, int) and isinstance(self.high, int)):
             raise SpaceError(f"integer = [{self.low}, {self.high}]: expected two integers")
-        _check_range("integer", self.low, self.high)
-
-    @property
-    def ends(self) -> tuple[Value, ...]:
-        return (self.low, self.high)
+        super().__post_init__()
 
     @property
     def size(self) -> float:
@@ -160,8 +157,9 @@ class Integer:
     def unit(self, value: Value) -> float:
         return (float(value) - self.low + 0.5) / (self.high - self.low + 1)
 
-    def spec(self) -> dict[str, list[int]]:
-        return {"integer": [self.low, self.high]}
+    def resized(self, low: float, high: float) -> Self:
+        """Return the integers from low to high."""
+        return replace(self, low=math.ceil(low), high=math.floor(high))
 
 
 @dataclass(frozen=True)
@@ -298,17 +296,15 @@ class Axis:
             raise SpaceError(f"{self.key}: expected (low, high) or a list of choices to keep, got {kept!r}")
         if isinstance(self.dimension, Choice):
             return replace(self, dimension=self._kept_choices(self.dimension, kept))
+        assert isinstance(self.dimension, Range)
         if len(kept) != 2:
             raise SpaceError(f"{self.key}: expected (low, high), with None for an end that stays, got {kept!r}")
         first, last = (float(end) for end in self.dimension.ends)
         low, high = (end if bound is None else float(bound) for end, bound in zip((first, last), kept, strict=True))
-        low, high = max(low, first), min(high, last)
-        is_integer = isinstance(self.dimension, Integer)
-        if not low < high or (is_integer and not math.ceil(low) < math.floor(high)):
-            raise SpaceError(f"{self.key}: expected low < high within [{first:g}, {last:g}], got {kept!r}")
-        if is_integer:
-            return replace(self, dimension=Integer(math.ceil(low), math.floor(high)))
-        return replace(self, dimension=type(self.dimension)(low, high))  # type: ignore[call-arg]
+        try:
+            return replace(self, dimension=self.dimension.resized(max(low, first), min(high, last)))
+        except (SpaceError, ValueError):  # reversed, empty, or not a number
+            raise SpaceError(f"{self.key}: expected low < high within [{first:g}, {last:g}], got {kept!r}") from None
 
     def _kept_choices(self, choice: Choice, kept: Collection[Any]) -> Choice:
         listed = list(choice.values)
@@ -422,13 +418,6 @@ def _is_number(value: Any) -> bool:
 
 def _is_finite(value: float) -> bool:
     return abs(value) <= sys.float_info.max  # math.isfinite raises an error for huge integers
-
-
-def _check_range(kind: str, low: float, high: float) -> None:
-    if low > high:
-        raise SpaceError(f"{kind} = [{low:g}, {high:g}] is reversed; expected [low, high]")
-    if not low < high:
-        raise SpaceError(f"{kind} = [{low:g}, {high:g}] is empty; give a single value without a range")
 
 
 def _show(spec: Any) -> str:

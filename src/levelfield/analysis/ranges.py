@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from levelfield.hyperparameters import CLOSEST_TO_1, Hyperparameter
 from levelfield.rounding import half_decade
-from levelfield.space import Axis, Choice, Dimension, Integer, Log, Value, dimension
+from levelfield.space import Axis, Choice, Dimension, Integer, Log, Range, Value, dimension
 
 _DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
 _TINY = 1e-30  # stands for "above 0"
@@ -34,6 +34,7 @@ def proposed_range(axis: Axis, domain: Hyperparameter, place: Place, good: Seque
     old = axis.dimension
     if isinstance(old, Choice):
         return _longer_choice(axis, domain, place)
+    assert isinstance(old, Range)
     first, last = (float(end) for end in old.ends)
     low, high = (float(end) for end in good)
     log = isinstance(old, Log)
@@ -56,7 +57,7 @@ def proposed_range(axis: Axis, domain: Hyperparameter, place: Place, good: Seque
         ends = math.ceil(ends[0]), math.floor(ends[1])
     if not ends[0] < ends[1] < math.inf:
         return None
-    new = range_like(old, *ends)
+    new = old.resized(*ends)
     moved = {Place.LOWER: ends[0] < float(old.ends[0]), Place.UPPER: ends[1] > float(old.ends[-1])}.get(place, True)
     return new if moved and new != old else None
 
@@ -71,12 +72,6 @@ def rounded_ends(old: Dimension, low: float, high: float, log: bool) -> tuple[fl
     first, last = (float(end) for end in old.ends)
     unit = 10.0 ** math.floor(math.log10((last - first) / 10))
     return round(math.floor(low / unit + 1e-9) * unit, 12), round(math.ceil(high / unit - 1e-9) * unit, 12)
-
-
-def range_like(old: Dimension, low: float, high: float) -> Dimension:
-    """Return a range of the same kind with other ends."""
-    ends: list[float] = [math.ceil(low), math.floor(high)] if isinstance(old, Integer) else [low, high]
-    return dimension({next(iter(old.spec())): ends})
 
 
 def limits(axis: Axis, domain: Hyperparameter) -> tuple[float, float]:

@@ -22,11 +22,11 @@ from levelfield.analysis.boundaries import FEWEST, Boundary, boundaries
 from levelfield.analysis.intervals import interval
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.permutation import p_value
-from levelfield.analysis.ranges import limits, range_like, rounded_ends
+from levelfield.analysis.ranges import limits, rounded_ends
 from levelfield.analysis.results import Results
 from levelfield.analysis.surrogate import Box, BoxSearch, Surrogate, Widths, positions, present_box
 from levelfield.derive.refine import Attempt, Refinement, next_name, with_spaces
-from levelfield.space import Axis, Choice, Dimension, Log
+from levelfield.space import Axis, Choice, Dimension, Log, Range
 from levelfield.study import Refined, Study
 from levelfield.study_optimizer import optimizer_table
 from levelfield.trial import Trial
@@ -189,7 +189,7 @@ class Rounds:
 
 def _widened(study: Study, name: str, axis: Axis, decades: float) -> Dimension:
     """Return a range extended on both sides: log ranges by decades, others by half their width within usual values."""
-    if isinstance(axis.dimension, Choice):
+    if not isinstance(axis.dimension, Range):
         return axis.dimension
     lowest, highest = limits(axis, study.domain(name, axis.name))
     low, high = (float(end) for end in axis.dimension.ends)
@@ -199,7 +199,7 @@ def _widened(study: Study, name: str, axis: Axis, decades: float) -> Dimension:
         usual = usual_interval(study, name, axis) or (-math.inf, math.inf)
         margin = (high - low) / 2
         ends = [min(low, max(low - margin, usual[0])), max(high, min(high + margin, usual[1]))]
-    return range_like(axis.dimension, max(ends[0], lowest), min(ends[1], highest))
+    return axis.dimension.resized(max(ends[0], lowest), min(ends[1], highest))
 
 
 def _proposed(study: Study, name: str, search: _Search, outcome: Outcome, k: int) -> dict[str, Dimension]:
@@ -239,6 +239,7 @@ def _widths(axes: Sequence[Axis], present: Box, reach: Box, changed: Collection[
 
 def _range(study: Study, name: str, axis: Axis, box: np.ndarray, present: np.ndarray) -> Dimension:
     """Return a range with round ends; an end that stays is not rounded."""
+    assert isinstance(axis.dimension, Range)
     lowest, highest = limits(axis, study.domain(name, axis.name))
     log = isinstance(axis.dimension, Log)
     ends = rounded_ends(axis.dimension, float(box[0]), float(box[1]), log)
@@ -246,7 +247,7 @@ def _range(study: Study, name: str, axis: Axis, box: np.ndarray, present: np.nda
     low, high = (
         before if math.isclose(now, was) else end for before, now, was, end in zip(old, box, present, ends, strict=True)
     )
-    return range_like(axis.dimension, max(low, lowest), min(high, highest))
+    return axis.dimension.resized(max(low, lowest), min(high, highest))
 
 
 def _judged(attempt: Attempt, before: Outcome, after: Outcome, k: int, convincing: float) -> Attempt:
