@@ -91,7 +91,8 @@ class Work:
             self._store.add(identity, self._study.definition(name), self._metrics, progress.finished, provenance)
             self._runner.forget(identity, [trial.point.index for trial in progress.finished])
             self._finished[name] += len(progress.finished)
-            self._has_neighbors = self._has_neighbors or self._sees_neighbors()
+            if self._step_times and not self._has_neighbors:  # only they suffer from neighbors
+                self._has_neighbors = self._sees_neighbors()
             if not all(trial.feasible for trial in progress.finished):
                 self._offer(name)  # the pool needs more points
         if progress.failed:
