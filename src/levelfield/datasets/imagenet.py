@@ -20,6 +20,7 @@ from levelfield.data import Stream
 from levelfield.datasets.cache import Writer
 from levelfield.datasets.libraries import require
 from levelfield.datasets.sources import Dataset, Report, find, folders_at, too_large
+from levelfield.environment import available_cores
 from levelfield.errors import DataError
 
 SIDE, CROP = 256, 224
@@ -48,7 +49,7 @@ def stream_imagenet(arrays: Arrays, *, threads: int | None = None) -> Stream:
 
     def batches(seed: int, batch_size: int) -> Iterator[Example]:
         grain = require("grain", "imagenet")
-        read = grain.ReadOptions(num_threads=threads or os.cpu_count() or 1, prefetch_buffer_size=2 * batch_size)
+        read = grain.ReadOptions(num_threads=threads or available_cores(), prefetch_buffer_size=2 * batch_size)
         order = grain.MapDataset.range(len(images)).seed(seed).shuffle().repeat()
         examples = order.random_map(lambda index, generator: images.read(index, generator.random()))
         return iter(examples.to_iter_dataset(read).batch(batch_size))

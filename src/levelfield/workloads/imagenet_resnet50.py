@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +12,7 @@ from levelfield.data import Data, Pass
 from levelfield.datasets import arrays
 from levelfield.datasets.imagenet import CROP, Arrays, evaluation_images, stream_imagenet
 from levelfield.datasets.splits import split
+from levelfield.environment import available_cores
 from levelfield.workload import CLASSIFICATION, LABEL_SMOOTHING, Workload, imported
 
 _HELD_OUT, _TRAIN_SUBSET = 50_000, 5_000
@@ -37,7 +37,7 @@ def load() -> Data:
 
 def _decoded(stored: Arrays, split: str, indices: np.ndarray) -> Pass:
     """Decode these images in several threads, one batch ahead of the evaluation."""
-    cores = os.cpu_count() or 1
+    cores = available_cores()
 
     def joined(pieces: Iterable[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
         return tuple(np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
