@@ -128,11 +128,11 @@ def display_order(name: str) -> tuple[bool, bool]:
 
 def format_duration(seconds: float) -> str:
     """
-    >>> format_duration(0.123), format_duration(300), format_duration(5400), format_duration(3.6e6)
-    ('0.12 s', '300 s', '1.5 hours', '1,000 hours')
+    >>> format_duration(0.123), format_duration(99.7), format_duration(5400), format_duration(3.6e6)
+    ('0.12 s', '100 s', '1.5 hours', '1,000 hours')
     """
     value, unit = (seconds, "s") if seconds < 360 else (seconds / 3600, "hours")
-    return f"{value:.2g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    return f"{value:.2g} {unit}" if value < 99.5 else f"{value:,.0f} {unit}"
 
 
 def format_seconds(seconds: float) -> str:
