@@ -43,6 +43,18 @@ def test_the_methods_section_says_what_was_done(comparison):
     assert not re.search(r"(?<!\\)[_%#&]", tex)
 
 
+def test_the_methods_section_claims_no_tests_where_there_are_none(comparison, made):
+    """Nor confidence intervals: a tuner chose the points."""
+    study = comparison.study.replace(search="imported", sampling="adaptive")
+    tuned = methods(made(study, random_pools(), INFEASIBLE).results)["methods.md"]
+    (search, statistics) = re.findall(r"\*\*(?:Search|Statistics)\.\*\* (.*)", tuned)
+    assert "there are no confidence intervals, and nothing is tested" in search
+    assert "median best of" in statistics
+    for claim in ("confidence interval", "permutation", "tested", "correction"):
+        assert claim not in statistics
+        assert claim in methods(comparison.results)["methods.md"]
+
+
 def test_the_methods_section_follows_the_study(made):
     study = study_of({"sgd": SGD}, pool=K, target=None, replacement=False)
     text = methods(made(study, {"sgd": random_pools()["momentum"][:K]}).results)["methods.md"]

@@ -289,6 +289,11 @@ def family_tests(pairs: Sequence[tuple[np.ndarray, np.ndarray, int]]) -> list[tu
     return [(p, tests[i][1]) for i, p in enumerate(corrected)]
 
 
+def needed_permutations(family: int) -> int:
+    """Return with how many permutations a p-value can be well below what the correction over so many tests asks for."""
+    return round(PERMUTATIONS_PER_CLAIM * family / SIGNIFICANCE)
+
+
 def two_sided_tests(
     pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int, family: int | None = None
 ) -> list[tuple[float, LeadTest]]:
@@ -298,8 +303,7 @@ def two_sided_tests(
     itself does not make a study claim too much. ``family``: how many tests are corrected together, by default these
     pairs.
     """
-    # The smallest p-value that a test can have must stay well below what the correction asks for.
-    needed = round(PERMUTATIONS_PER_CLAIM * (family or len(pairs)) / SIGNIFICANCE)
+    needed = needed_permutations(family or len(pairs))
     # It takes long to deal many values, and such pools separate easily: as many deals as the correction needs.
     many = any(relevant(len(ours) + len(theirs), k) > MANY for ours, theirs in pairs)
     permutations = max(FEWEST_PERMUTATIONS if many else PERMUTATIONS, needed)

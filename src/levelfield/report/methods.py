@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from levelfield.analysis.intervals import LEVEL, SIGNIFICANCE, needed_trials
+from levelfield.analysis.intervals import LEVEL, SIGNIFICANCE, needed_permutations, needed_trials
 from levelfield.analysis.permutation import PERMUTATIONS
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, join_words, pluralize
@@ -114,32 +114,37 @@ def _statistics(results: Results) -> Iterator[str]:
     yield f"The best of K = {k} trials is selected by {study.select} at the last step{also}."
     yield (
         f"We report the median best of {k}: the quantile of {study.select} over single trials at 1 − 0.5^(1/{k}) = "
-        f"{1 - 0.5 ** (1 / k):.2g}, counted from the best. Its {LEVEL:.0%} confidence interval lies between two order "
-        f"statistics of the pool. For independent trials it covers the median with at least that probability, whatever "
-        f"the distribution."
+        f"{1 - 0.5 ** (1 / k):.2g}, counted from the best."
     )
-    if study.pool < (needed := needed_trials(k)) and study.search != "grid":
-        yield f"It is open on the better side, because bounding it takes at least {needed} trials."
+    if study.is_tested:
+        yield (
+            f"Its {LEVEL:.0%} confidence interval lies between two order statistics of the pool. For independent "
+            f"trials it covers the median with at least that probability, whatever the distribution."
+        )
+        if study.pool < (needed := needed_trials(k)) and study.search != "grid":
+            yield f"It is open on the better side, because bounding it takes at least {needed} trials."
     how = "with replacement, as in Choi et al. (2020)" if study.replacement else "without replacement"
     yield (
         f"The mean and the {PERCENTILES} range describe the luck of tuning: the distribution of the best of {k} trials "
         f"drawn from the pool {how}, computed exactly."
     )
     pairs = math.comb(len(results.outcomes), 2)
-    if pairs:
+    if pairs and study.is_tested:
+        permutations = max(PERMUTATIONS, needed_permutations(pairs))
         yield (
             f"One optimizer is said to beat another only if a two-sided permutation test of their win rates (at most "
-            f"{PERMUTATIONS:,} permutations) rejects chance at {SIGNIFICANCE:.0%} for the whole study, with Holm's "
+            f"{permutations:,} permutations) rejects chance at {SIGNIFICANCE:.0%} for the whole study, with Holm's "
             f"correction over {pluralize(pairs, 'pair')}."
         )
     if study.target:
         value = format_metric(study.target.metric, study.target.value)
         yield (
             f"Steps to the target ({study.target.metric} {value}) are those of the fastest of {k} trials. A trial that "
-            f"misses the target counts as infinitely slow. Steps to the target are tested in the same way, with a "
-            f"correction of their own."
+            f"misses the target counts as infinitely slow."
         )
-    if edges := len(inclusions(study)):
+        if pairs and study.is_tested:
+            yield "Steps to the target are tested in the same way, with a correction of their own."
+    if study.is_tested and (edges := len(inclusions(study))):
         yield (
             f"For each inclusion between the optimizers ({edges} in all), a one-sided permutation test with "
             f"Holm's correction asks whether the more general optimizer is worse than its special case."
