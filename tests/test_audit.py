@@ -389,6 +389,15 @@ def test_the_verdict_without_feasible_trials_is_unknown(pools, tmp_path):
     assert ('"verdict">unknown<' in page) == any(loss is not None for losses in pools.values() for loss in losses)
 
 
+def test_the_verdict_on_trials_that_a_tuner_chose_is_unknown():
+    study = make_study({"sgd": SGD, "momentum": MOMENTUM}, pool=20, trials=5)
+    tuned = study.replace(search="imported", sampling="adaptive")
+    assert compared(study, {"sgd": GOOD, "momentum": BAD}).audit()[0].verdict is Verdict.VIOLATED
+    (finding,) = compared(tuned, {"sgd": GOOD, "momentum": BAD}).audit()
+    assert (finding.verdict, finding.evidence) == (Verdict.UNKNOWN, ())
+    assert str(finding) == "sgd ⊆ momentum: unknown (the trials are not known to be independent)."
+
+
 # Sentences and report
 
 

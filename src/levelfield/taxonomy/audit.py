@@ -17,6 +17,7 @@ from typing import Any
 from levelfield.analysis.best_of import check_k
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
+from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.permutation import holm, lead_tests
 from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
@@ -34,7 +35,7 @@ class Verdict(StrEnum):
     NO_SEPARATION = "no separation"
     VIOLATED = "violated"
     NOT_COVERED = "not covered"  # by the study's spaces
-    UNKNOWN = "unknown"  # a pool has fewer than K trials, or no trial has a finite value
+    UNKNOWN = "unknown"  # it was not tested
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Finding:
     coverage: Coverage
     verdict: Verdict
     evidence: tuple[str, ...] = ()
+    untested: str = ""  # why it was not tested
 
     @property
     def loses(self) -> bool:
@@ -64,7 +66,7 @@ class Finding:
     def __str__(self) -> str:
         special, general = self.edge.special, self.edge.general
         if self.verdict is Verdict.UNKNOWN:
-            return f"{special} ⊆ {general}: unknown (too few feasible trials)."
+            return f"{special} ⊆ {general}: unknown ({self.untested})."
         rates = f"worse in {self.worse:.0%}, better in {self.better:.0%} of repetitions"
         numbers = f"{rates}; one-sided p = {self.p_value:.2g}"
         covered = f"coverage {self.coverage.text}"
@@ -91,13 +93,10 @@ def audit(results: Results, k: int) -> list[Finding]:
     edges = inclusions(results.study)
     outcomes = [(results.outcome(edge.special), results.outcome(edge.general)) for edge in edges]
     tests = lead_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
-    raw = []
-    for test, (special, general) in zip(tests, outcomes, strict=True):
-        enough = min(len(special.pool), len(general.pool)) >= k
-        known = results.study.is_tested and enough and (special.best_trial or general.best_trial)
-        raw.append(test.p_value if known else math.nan)
+    untested = [_untested(special, general, k) for special, general in outcomes]
+    raw = [math.nan if reason else test.p_value for test, reason in zip(tests, untested, strict=True)]
     findings = []
-    for edge, covered, p in zip(edges, coverages(results), holm(raw), strict=True):
+    for edge, covered, p, reason in zip(edges, coverages(results), holm(raw), untested, strict=True):
         worse = better = math.nan
         if not math.isnan(p):
             worse, better = results.beats(edge.special, edge.general, k), results.beats(edge.general, edge.special, k)
@@ -107,8 +106,16 @@ def audit(results: Results, k: int) -> list[Finding]:
             evidence.append(str(covered))
         if _loses(worse, p):
             evidence += _evidence(results, edge.general, k)
-        findings.append(Finding(edge, k, worse, better, p, covered, verdict, tuple(evidence)))
+        findings.append(Finding(edge, k, worse, better, p, covered, verdict, tuple(evidence), reason))
     return findings
+
+
+def _untested(special: Outcome, general: Outcome, k: int) -> str:
+    """Return why the best of k of two pools cannot be tested against each other; "" if it can."""
+    if not (special.independent and general.independent):
+        return "the trials are not known to be independent"
+    enough = min(len(special.pool), len(general.pool)) >= k
+    return "" if enough and (special.best_trial or general.best_trial) else "too few feasible trials"
 
 
 @functools.lru_cache(maxsize=4)  # it depends on the spaces alone, and the audit is asked at several K
