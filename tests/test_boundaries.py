@@ -653,6 +653,17 @@ def test_choices_without_effect_are_flat_or_unknown():
     assert many[Place.FLAT] >= 0.75 * 2 * 10, many
 
 
+def test_only_numbers_have_borders():
+    """What would settle an unknown verdict on a choice of names is more trials."""
+    for values, has_borders in (((1, 2, 3), True), (("adam", "adamw", "sgd"), False)):
+        for needed in (None, 1, 40):
+            axis = parse_axis("kind", {"choice": list(values)})
+            verdict = Boundary("ours", axis, Place.UNKNOWN, good=(values[0],), needed=needed).unknown
+            assert verdict.startswith("unknown: ")
+            assert ("borders" in verdict) == has_borders
+            assert (str(needed) in verdict) == (needed is not None)
+
+
 def test_a_choice_of_a_single_value_stays():
     boundary = judge(choice_of("epsilon", [1e-8]), lambda _: 0.0)["epsilon"]
     assert boundary.settled

@@ -81,7 +81,8 @@ def test_a_command_is_given_the_trial(tmp_path):
 
 FAILURES = {
     'print(\'{"step": 1, "train\')': ["expected a line of JSON", '{"step": 1, "train'],
-    "print('{\"train_loss\": 1}')": ["expected a line of JSON", "step"],
+    "print('{\"train_loss\": 1}')": ["expected a line of JSON", "it has no step"],
+    "print('{\"step\":' * 100_000)": ["expected a line of JSON"],
     'print(\'{"step": 1, "train_los": 1}\')': ["'train_los'", "did you mean 'train_loss'?"],
     'print(\'{"step": 4, "train_loss": "low", "valid_error": 1}\')': ["train_loss=low", "expected a number"],
     'print(\'{"step": null, "train_loss": 1}\')': ["step=None"],
@@ -153,6 +154,28 @@ def test_the_processes_of_a_command_end_with_it(tmp_path):
     raise AssertionError("the trial has not ended")
 
 
+def test_a_process_that_a_command_leaves_behind_does_not_keep_its_trial(tmp_path):
+    """It holds the command's output open."""
+    (tmp_path / "train.sh").write_text(
+        'sleep 600 & echo $! > pid; echo \'{"step": 4, "train_loss": 1, "valid_error": 1}\''
+    )
+    study = study_of(tmp_path, ["bash", "train.sh"], trial_timeout=60)
+    with closing(get_executor("local", 1).train(study, hand_out("any", [Search(study, "any").point(0)]))) as stretches:
+        ended = next(stretch for stretch in stretches if stretch.ended)
+        assert ended.finished
+        assert ended.note == "trial 0 left a process behind, which levelfield has ended"
+        assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_any_output_of_a_command_is_read(tmp_path):
+    """Long lines, ends of lines of all kinds, a last line without one, and bytes that are no text."""
+    first, last = (json.dumps({"step": step, "train_loss": step, "valid_error": 1}) for step in (2, 4))
+    output = b"x" * 3_000_000 + f"\n 10%|###\r{first}\r\n".encode() + b"\xff\x00\n" + last.encode()
+    (tmp_path / "output").write_bytes(output)
+    trials, _ = train(study_of(tmp_path, ["cat", "output"]))
+    assert trials[0].curve.values["train_loss"].tolist() == [2, 4]
+
+
 def test_a_training_loss_that_is_not_finite_ends_the_command(tmp_path):
     (tmp_path / "train.py").write_text(
         'import time\nprint(\'{"step": 1, "train_loss": NaN}\', flush=True)\ntime.sleep(600)'
@@ -169,11 +192,12 @@ def test_a_training_loss_that_is_not_finite_ends_the_command(tmp_path):
         ({"command": ["true"], "folder": "/no/such/folder"}, ["/no/such/folder"]),
         ({"command": ["true", "{learning_rat}"]}, ["{learning_rat}", "did you mean 'learning_rate'?"]),
         ({"command": ["true", "{beta1}"]}, ["{beta1}", "any", "{hyperparameters}"]),
+        ({"command": ["true", "--all={hyperparameters}"]}, ["'--all={hyperparameters}'", "an argument of its own"]),
         ({"command": ["true", "{batch_size}"]}, ["{batch_size} needs a value", "batch_size = …"]),
         ({"command": ["true", "{"]}, ["'{'", "{{"]),
         ({"command": "python train.py"}, ["'python train.py'", "list of strings"]),
         ({"command": 5}, ["command = 5", "list of strings"]),
-        ({"command": []}, ["command"]),
+        ({"command": []}, ["command = []", "list of strings"]),
         ({"command": ["true"], "metrics": None}, ["metrics"]),
         ({"command": ["true"], "metrics": {}}, ["metrics"]),
         ({"command": ["true"], "metrics": {"valid_error": "down"}}, ["'down'", "'minimize' or 'maximize'"]),
@@ -191,6 +215,16 @@ def test_an_invalid_command_is_rejected(changes, words, tmp_path):
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_command_needs_metrics():
+    with pytest.raises(StudyError, match="command needs metrics: expected a table such as"):
+        lf.Study(command=["true"], steps=4, trials=1, optimizers={"any": {"learning_rate": 0.1}})
+
+
+def test_a_format_that_does_not_fit_its_value_is_named(tmp_path):
+    _, failed = train(study_of(tmp_path, ["echo", "{flavor:.3f}"]))
+    assert failed[0].reason.startswith("command: '{flavor:.3f}': ValueError: Unknown format code")
 
 
 def test_a_study_file_runs_its_command_in_its_folder(tmp_path):

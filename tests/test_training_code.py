@@ -17,7 +17,7 @@ import pytest
 from helpers import FIXTURES
 
 import levelfield as lf
-from levelfield.errors import SpaceError, StudyError, TrialFailed
+from levelfield.errors import SpaceError, StudyError, TrialFailed, UsageError
 from levelfield.executors import get_executor
 from levelfield.executors._workers import WorkerExecutor, visible_gpus
 from levelfield.executors.base import hand_out
@@ -67,7 +67,9 @@ FAILURES = {
 FINE = (
     *("fine", "talkative", "diverges", "overflows", "forks", "reports_from_a_fork", "replaces_its_output"),
     *("leaves_a_thread", "leaves_an_orphan", "leaves_children"),
+    *("goes_on_after_divergence", "fails_after_divergence"),
 )
+DIVERGING = ("diverges", "overflows", "leaves_a_thread", "goes_on_after_divergence", "fails_after_divergence")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_the_details_of_a_failure_show_where_it_happened(misbehaved):
     assert "in deadlocked" in failed["deadlocked"].details  # the stack of the process before it was ended
 
 
-@pytest.mark.parametrize("name", sorted(set(FINE) - {"diverges", "overflows", "leaves_a_thread"}))
+@pytest.mark.parametrize("name", sorted(set(FINE) - set(DIVERGING)))
 def test_only_a_trials_own_process_and_thread_report(name, misbehaved):
     """Copies of the process, and what is left of earlier trials, change no curve."""
     curve = misbehaved[0][name].curve
@@ -109,7 +111,7 @@ def test_only_a_trials_own_process_and_thread_report(name, misbehaved):
     assert curve.values["train_loss"][-1] == 0.5
 
 
-@pytest.mark.parametrize("name", ["diverges", "overflows", "leaves_a_thread"])
+@pytest.mark.parametrize("name", DIVERGING)
 def test_a_training_loss_that_is_not_finite_ends_the_trial_as_infeasible(name, misbehaved):
     trial = misbehaved[0][name]
     assert trial.status is Status.INFEASIBLE
@@ -166,6 +168,46 @@ def test_a_failed_trial_is_tried_again_once_and_then_reported(tmp_path):
     assert failed.keys() == {"never"}
     assert {name: len((tmp_path / name).read_text()) for name in ("later", "never")} == {"later": 2, "never": 2}
     assert sum("is tried again" in note for note in notes) == 2
+
+
+def test_a_trial_after_a_failed_one_gets_a_new_process(tmp_path):
+    """An exception may have broken the old one: after some errors of a GPU, all that follows fails, too."""
+    code = write(
+        tmp_path,
+        "if globals().get('broken'): raise ValueError('still broken')\nglobals()['broken'] = True\n"
+        "if trial.index == 0: raise ValueError('breaks')\ntrial.report(trial.steps, train_loss=1.0)",
+    )
+    study = study_of(code, {"any": {"learning_rate": {"log": [0.1, 1.0]}}}, retries=0)
+    stretches = list(WorkerExecutor(1).train(study, hand_out("any", map(Search(study, "any").point, range(2)))))
+    assert [failure.reason for stretch in stretches for failure in stretch.failed] == [
+        "code.py, line 8, ValueError: breaks"
+    ]
+    assert [trial.point.index for stretch in stretches for trial in stretch.finished] == [1]
+
+
+def test_processes_that_the_code_holds_are_kept_for_the_next_trial(tmp_path):
+    """Such as those of a data loader at the top of the file, which has persistent workers."""
+    code = write(
+        tmp_path,
+        "if not HELD: HELD.append(start())\n"
+        "trial.report(trial.steps, train_loss=HELD[0].pid)\nprint(start().pid, file=open(f'pid{trial.index}', 'w'))",
+    )
+    code.write_text(
+        "from multiprocessing import Process\nHELD = []\ndef start():\n"
+        "    process = Process(target=time.sleep, args=(600,), daemon=True)\n    process.start()\n    return process\n"
+        + code.read_text().replace("f'pid", f"f'{tmp_path}/pid")
+    )
+    study = study_of(code, {"any": {"learning_rate": {"log": [0.1, 1.0]}}})
+    stretches = WorkerExecutor(1).train(study, hand_out("any", map(Search(study, "any").point, range(2))))
+    held, notes = set(), []
+    for stretch in stretches:
+        notes += [stretch.note] if stretch.note else []
+        for trial in stretch.finished:
+            held.add(int(trial.curve.final("train_loss")))
+            assert all(map(psutil.pid_exists, held))
+            assert not psutil.pid_exists(int((tmp_path / f"pid{trial.point.index}").read_text()))
+    assert len(held) == 1
+    assert notes == [f"trial {index} left a process behind, which levelfield has ended" for index in range(2)]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -245,6 +287,13 @@ def test_a_rule_and_a_schedule_have_each_their_own_warmup(tmp_path):
     train_all(study_of(code, {"own": own, "scheduled": scheduled}, steps=4, eval_interval=4), workers=1)
     assert json.loads((tmp_path / "own").read_text()) == [0.4] * 4
     assert json.loads((tmp_path / "scheduled").read_text()) == pytest.approx([0.4 / 3, 0.8 / 3, 0.4, 0.2])
+
+
+def test_the_seconds_of_steps_are_refused_before_anything_is_trained(tmp_path):
+    study = study_of(write(tmp_path, "trial.report(trial.steps, train_loss=1.0)"), {"any": {"learning_rate": 0.1}})
+    with pytest.raises(UsageError, match="seconds measures the steps of JAX workloads only"):
+        lf.compare(study, tmp_path / "trials.db", seconds=True)
+    assert not (tmp_path / "trials.db").exists()
 
 
 def test_options_are_refused_where_custom_code_trains(tmp_path):

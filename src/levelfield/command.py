@@ -16,10 +16,11 @@ import string
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from levelfield.errors import StudyError, UnknownName, UsageError
+from levelfield.errors import StudyError, UnknownName, UsageError, one_line
 from levelfield.training_code import TrialRun
 
 ALL = "{hyperparameters}"  # an argument that stands for --NAME VALUE of every hyperparameter
@@ -27,7 +28,8 @@ _FIELDS = (
     *("name", "rule", "seed", "steps", "eval_interval", "batch_size", "precision"),
     *("device", "index", "schedule"),
 )
-_LONGEST_LINE = 1_000_000  # characters of a line of metrics
+_LONGEST_LINE = 1_000_000  # bytes of a line of metrics
+_LAST = 0.5  # seconds for which an ended command may be silent before its output ends, if others hold it open
 _METRICS = re.compile(r'\s*\{\s*"')  # how a line of metrics starts
 _MOST_CODE = 10_000_000  # bytes of a file; a larger one is data
 
@@ -49,8 +51,7 @@ class Command:
         environment = {"PYTHONUNBUFFERED": "1"} | os.environ  # Python would keep metrics back until it has many
         environment["LEVELFIELD_TRIAL"] = json.dumps(values | {"hyperparameters": trial.hyperparameters})
         with _started(arguments, self.folder, environment) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
+            for line in _lines(process):
                 _read_line(line, trial)
         if process.returncode:
             raise CommandFailed(f"{Path(arguments[0]).name} ended with {describe_exit(process.returncode)}")
@@ -64,6 +65,8 @@ class Command:
             for name in _placeholders(argument):
                 for optimizer, hyperparameters in optimizers.items():
                     known = {*_FIELDS, *hyperparameters, ALL.strip("{}")}
+                    if name == ALL.strip("{}") and argument != ALL:
+                        raise StudyError(f"command: {argument!r}: {ALL} must be an argument of its own")
                     if name not in known:
                         error = UnknownName.of(f"placeholder of {optimizer}", f"{{{name}}}", known)
                         raise StudyError(f"command: {error}; {ALL} passes each optimizer's own as --NAME VALUE")
@@ -101,17 +104,21 @@ def _filled(arguments: Sequence[str], values: Mapping[str, Any], hyperparameters
             for name, value in hyperparameters.items():
                 yield from (f"--{name}", str(value))
         else:
-            yield argument.format_map(values)
+            try:
+                yield argument.format_map(values)
+            except (ValueError, TypeError, KeyError) as error:  # of the format after a colon
+                raise UsageError(f"command: {argument!r}: {one_line(error)}") from None
 
 
 @contextlib.contextmanager
-def _started(arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    arguments: Sequence[str], folder: str, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command; end it if reading its output fails."""
     try:
         process = subprocess.Popen(
-            arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-            encoding="utf-8", errors="replace",
-        )  # fmt: skip
+            arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
     except OSError as error:
         raise UsageError(f"{arguments[0]}: cannot start the command ({error.strerror})") from None
     try:
@@ -124,19 +131,42 @@ def _started(arguments: Sequence[str], folder: str, environment: Mapping[str, st
             process.stdout.close()
 
 
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Yield the lines that a command prints. Processes that it has left behind may hold its output open."""
+    assert process.stdout is not None
+    rest, output = b"", process.stdout.fileno()
+    while True:
+        ended = process.poll() is not None
+        if not wait([output], _LAST):
+            if ended:
+                break
+        elif chunk := os.read(output, 1 << 16):
+            *lines, rest = re.split(rb"[\r\n]", rest + chunk)
+            if len(rest) > _LONGEST_LINE:
+                lines, rest = [*lines, rest], b""
+            yield from (line.decode("utf-8", "replace") for line in lines if line)
+        else:
+            break
+    yield rest.decode("utf-8", "replace")
+
+
 def _read_line(line: str, trial: TrialRun) -> None:
     """Report the metrics of a line; print any other line."""
     if not _METRICS.match(line):
-        print(line, end="")
+        print(line)
         return
     try:
-        content = json.loads(line[:_LONGEST_LINE])
-        step = content.pop("step")
-    except (ValueError, KeyError) as error:
-        raise UsageError(
-            f'{line.strip()[:100]!r}: expected a line of JSON such as {{"step": 100, "train_loss": 0.3}} ({error})'
-        ) from None
-    trial.report(step, **content)
+        content = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(line, str(error)) from None
+    if "step" not in content:
+        raise _unreadable(line, "it has no step")
+    trial.report(content.pop("step"), **content)
+
+
+def _unreadable(line: str, reason: str) -> UsageError:
+    example = '{"step": 100, "train_loss": 0.3}'
+    return UsageError(f"{line.strip()[:100]!r}: expected a line of JSON such as {example} ({reason})")
 
 
 def end_tree(process: subprocess.Popen[Any], *, group: bool = False, grace: float = 0.0) -> None:

@@ -140,6 +140,8 @@ def compare(
         with opened(study, location, create=False) as store:
             return read(study, store), None
     chosen = prepared(study, executor, slots, checkpoints)
+    if seconds and isinstance(workload_of(study), Trainable):
+        raise UsageError(f"{study.name}: seconds measures the steps of JAX workloads only; leave it out")
     with opened(study, location) as store:
         shortages = [run(study, store, chosen, listener, stale)]
         if seconds:

@@ -335,14 +335,14 @@ def _workload(content: Mapping[str, Any]) -> BaseWorkload:
     about |= {"summary": str(content.get("description", ""))}
     if command is None:
         return BaseWorkload(**about)
-    if not isinstance(command, list | tuple) or not all(isinstance(argument, str) for argument in command):
+    if not isinstance(command, list | tuple) or not command or not all(isinstance(part, str) for part in command):
         raise StudyError(f"command = {command!r}: expected a list of strings, a program and its arguments")
     return Trainable(**about, train=Command(tuple(command), str(content.get("folder") or Path.cwd())))
 
 
 def _default_workload(content: Mapping[str, Any]) -> dict[str, str]:
     """Return the name of the workload of a study that does not give one; nothing if it cannot be told."""
-    if "metrics" in content:
+    if "metrics" in content or "command" in content:
         return {"workload": content.get("name", "study")}
     if not content.get("code"):
         return {}

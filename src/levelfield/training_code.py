@@ -137,10 +137,16 @@ class TrialRun:
             raise UsageError(f"report(step={step}): step {last} was reported before; expected a later step")
         if not values:
             raise UsageError(f"report(step={step}): expected metrics: {', '.join(self.workload.metrics)}")
-        self.curve.append((step, values))
-        self.send(step, values)
-        if not math.isfinite(values.get(self.workload.feasibility, 0.0)):
+        if not self.diverged:  # it has ended, even if the code has caught what ends it
+            self.curve.append((step, values))
+            self.send(step, values)
+        if self.diverged:
             raise Infeasible
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the training loss is no longer finite."""
+        return bool(self.curve) and not math.isfinite(self.curve[-1][1].get(self.workload.feasibility, 0.0))
 
     def _number(self, name: str, value: Any) -> float:
         if name not in self.workload.metrics:
@@ -173,7 +179,7 @@ def _whole(step: Any) -> int:
             return whole
     except (TypeError, ValueError, OverflowError):
         pass
-    raise UsageError(f"report(step={str(step)[:100]}): expected an integer")
+    raise UsageError(f"report(step={repr(step)[:100]}): expected an integer")
 
 
 def curve_of(reports: Sequence[tuple[int, Mapping[str, float]]], metrics: Mapping[str, Direction]) -> Curve:

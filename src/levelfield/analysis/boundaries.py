@@ -145,10 +145,11 @@ class Boundary:
             return "unknown: the trials are not known to be independent"
         if not self.good:
             return "unknown: too few trials"
+        has_borders = bool(as_numbers(self.axis.dimension.ends))
         if self.needed is None:
-            return "unknown: trials beyond its borders would tell"
+            return f"unknown: {'trials beyond its borders' if has_borders else 'more trials'} would tell"
         more = f"{self.needed:,} more {'trial' if self.needed == 1 else 'trials'}"
-        return f"unknown: about {more}, or trials beyond its borders, would tell"
+        return f"unknown: about {more}{', or trials beyond its borders,' if has_borders else ''} would tell"
 
     def _beyond_are(self, quality: str) -> str:
         """Say that the trials beyond the borders that the verdict is about are better or worse."""

@@ -412,9 +412,9 @@ def _print_failures(pools: "Mapping[str, PoolState]") -> None:
     for name, pool in pools.items():
         for failure in pool.failures:
             when = datetime.fromtimestamp(failure.time).astimezone().isoformat(" ", "seconds")
-            times = pluralize(failure.attempts, "time")
+            runs = pluralize(failure.attempts, "run")
             typer.echo(f"\n{name}, trial {failure.index}: {failure.reason}")
-            typer.echo(f"    failed {times}, the last time on {failure.host}, {when}")
+            typer.echo(f"    failed in {runs}, the last time on {failure.host}, {when}")
             if failure.details:
                 typer.echo(textwrap.indent(failure.details, "    "))
 

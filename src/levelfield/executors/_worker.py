@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import queue
@@ -30,7 +31,7 @@ import psutil
 from levelfield.command import CommandFailed
 from levelfield.errors import UsageError
 from levelfield.study import Study, workload_of
-from levelfield.training_code import Infeasible, Trainable, TrialRun
+from levelfield.training_code import Trainable, TrialRun
 from levelfield.trial import Status
 from levelfield.user_code import failure_line
 
@@ -122,21 +123,24 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
         workload.train(trial)
         trial.check_end()
         ending: dict[str, Any] = {"kind": "ended", "status": Status.FEASIBLE}
-    except Infeasible:
-        ending = {"kind": "ended", "status": Status.INFEASIBLE}
     except BaseException as error:  # also SystemExit: custom code can raise anything
         details = "".join(traceback.format_exception(error))[-_LONGEST_DETAILS:]
         ending = {"kind": "failed", "reason": failure_line(error), "details": details}
         ending["output"] = isinstance(error, CommandFailed)  # its last output tells why
+    if trial.diverged:  # even if the code has caught what ends it, or failed because of it
+        ending = {"kind": "ended", "status": Status.INFEASIBLE}
     ended = True
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # custom code may have replaced or closed it
             stream.flush()
     if os.getpid() != process:  # the training code has forked, and this is the copy
         os._exit(1)
-    runner.send(**ending, left=_end_children(before), provenance=_provenance(device))
+    if ending["kind"] == "failed":
+        runner.send(**ending)  # and the runner ends this process and those that it has started
+        return
     del trial
-    gc.collect()
+    gc.collect()  # data loaders and pools that the code has dropped end their processes
+    runner.send(**ending, left=_end_children(before), provenance=_provenance(device))
 
 
 def _adopt_orphans() -> None:
@@ -155,10 +159,10 @@ def _seed(seed: int) -> None:
 
 def _end_children(before: set[int]) -> int:
     """End the processes that a trial has left behind; return how many there were."""
-    left = 0
+    left, kept = 0, before | _held_processes()
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.pid in before:
+            if child.pid in kept:
                 continue
             if child.status() == psutil.STATUS_ZOMBIE:
                 child.wait(0)  # it has ended by itself, and its entry in the system's table goes
@@ -171,6 +175,19 @@ def _end_children(before: set[int]) -> int:
         except psutil.Error:  # it has ended by itself
             continue
     return left
+
+
+def _held_processes() -> set[int]:
+    """Return the processes that the code holds for its next trials, such as a data loader's with persistent workers."""
+    alone = {object()}  # with as many references as a process that only multiprocessing's own set still has
+    items: list[Any] = [*multiprocessing.active_children(), *alone]
+    *counts, dropped = [sys.getrefcount(item) for item in items]
+    held: set[int] = set()
+    for process, count in zip(items, counts, strict=False):
+        if count > dropped:
+            with suppress(psutil.Error):
+                held |= {process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))}
+    return held
 
 
 def _provenance(device: str) -> dict[str, Any]:

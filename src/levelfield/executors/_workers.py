@@ -91,6 +91,8 @@ class WorkerExecutor:
                     if not worker.ready:
                         self._hear_first(worker, message)
                     elif progress := training.hear(worker, message):
+                        if message["kind"] == "failed":
+                            self._end(worker)  # an error may have broken it: after some, no more can be done on a GPU
                         yield progress
                 for worker in list(self._workers):
                     if reason := training.overdue(worker):
@@ -163,7 +165,7 @@ class WorkerExecutor:
         workers = {worker.connection: worker for worker in self._workers}
         wait(list(workers), _TICK)
         for worker in list(workers.values()):
-            while (message := worker.receive()) is not None:
+            while worker in self._workers and (message := worker.receive()):
                 yield worker, message
                 if message["kind"] == "died":
                     self._end(worker)
@@ -220,13 +222,12 @@ class _Training:
             return None
         if message["kind"] == "died":
             return self.fail(worker, f"its worker process ended with {message['exit']}", quote=True)
+        if message["kind"] == "failed":
+            return self.fail(worker, message["reason"], message["details"], quote=message["output"])
         note = ""
         if message["left"]:
             number = "a process" if message["left"] == 1 else f"{message['left']} processes"
             note = f"{worker.label} left {number} behind, which levelfield has ended"
-        if message["kind"] == "failed":
-            failed = self.fail(worker, message["reason"], message["details"], quote=message["output"])
-            return replace(failed, note="; ".join(filter(None, (failed.note, note))))
         status, seconds = Status(message["status"]), time.monotonic() - worker.begun
         curve = curve_of(worker.reports, self._metrics)
         share = seconds * self._devices / max(self._devices, sum(self._running.values()))

@@ -42,8 +42,8 @@ class LocalExecutor:
         if isinstance(workload, Trainable):
             return self._workers
         raise UsageError(
-            f"{study.name}: the trials of {study.workload} were imported, so levelfield cannot train more of them; "
-            f"give the study training code (code = …, or command = …)"
+            f"{study.name}: the study declares its metrics and no command, as for trials that were imported, so "
+            f"levelfield cannot train more of them; give it command = …, or code = … without metrics"
         )
 
     @functools.cached_property
