@@ -85,6 +85,18 @@ def random_records(count: int = 12, optimizer: str = "mine", seed: int = 0) -> l
     ]
 
 
+def test_further_seeds_of_a_point_are_no_evidence_of_a_list():
+    """Ten random points with four seeds each have ten values of each hyperparameter, as a list would."""
+    records = [
+        record(learning_rate=each.hyperparameters["learning_rate"], seed=seed)
+        for each in random_records(10)
+        for seed in range(4)
+    ]
+    spec = inferred(records).optimizer("mine").space.spec()
+    assert spec["learning_rate"].keys() == {"log"}
+    assert spec == inferred(random_records(10)).optimizer("mine").space.spec()
+
+
 def test_an_inferred_study_says_so_and_can_be_written_and_read(tmp_path):
     study = inferred([*random_records(12), *random_records(20, "other", 1)])
     (tmp_path / "study.toml").write_text(study.to_toml(tmp_path))

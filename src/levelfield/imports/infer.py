@@ -13,7 +13,7 @@ import numpy as np
 from levelfield.errors import LevelfieldError, UsageError
 from levelfield.formatting import pluralize
 from levelfield.imports.records import Record, Source
-from levelfield.space import Value
+from levelfield.space import Hyperparameters, Value
 from levelfield.study import POOL_FACTOR, Study
 from levelfield.trial import Direction
 
@@ -40,7 +40,7 @@ def infer_study(
     for record in source.records:
         records.setdefault(record.optimizer, []).append(record)
     tables = {optimizer: _table(optimizer, found, source) for optimizer, found in records.items()}
-    counts = {optimizer: len({point_key(record) for record in found}) for optimizer, found in records.items()}
+    counts = {optimizer: len(_points(found)) for optimizer, found in records.items()}
     content = {
         "name": name,
         "description": f"Trials from elsewhere on {source.name}",
@@ -65,9 +65,9 @@ def infer_study(
     return Study(**content, optimizers={each: _known(each, tables[each], content) for each in tables})
 
 
-def point_key(record: Record) -> tuple[tuple[str, Value], ...]:
-    """Return what tells a trial's point from others."""
-    return tuple(sorted(record.hyperparameters.items()))
+def _points(records: Sequence[Record]) -> list[Hyperparameters]:
+    """Return the points that were tried, each once, however many seeds it had."""
+    return list({tuple(sorted(record.hyperparameters.items())): record.hyperparameters for record in records}.values())
 
 
 def _direction(metric: str, source: Source, directions: Mapping[str, Direction]) -> Direction:
@@ -116,6 +116,7 @@ def _interval(records: Sequence[Record], steps: int) -> int:
 def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[str, Any]:
     """Return an optimizer's table: its rule, and the space that its trials span."""
     table: dict[str, Any] = {"rule": source.rules.get(optimizer, optimizer)}
+    points = _points(records)
     for name in dict.fromkeys(name for record in records for name in record.hyperparameters):
         missing = [record.label for record in records if name not in record.hyperparameters]
         if missing:
@@ -127,8 +128,7 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
         if key := next((key for key in (name, f"one_minus_{name}") if key in stated), ""):
             table[key] = stated[key]
         else:
-            values = [record.hyperparameters[name] for record in records]
-            key, table[key] = infer_dimension(name, values, listed=source.sampling == "grid")
+            key, table[key] = infer_dimension(name, [point[name] for point in points], listed=source.sampling == "grid")
     return table
 
 
