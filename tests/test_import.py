@@ -390,6 +390,26 @@ def test_an_optuna_storage_has_the_trials(store, tmp_path):
         write_optuna(study, store, url)
 
 
+def test_infeasible_trials_come_back_from_an_optuna_storage(store, tmp_path):
+    pytest.importorskip("optuna")
+    from levelfield.optuna_export import write_optuna
+
+    bad = record(final=np.nan, learning_rate=0.5, diverged=frozenset({"train_loss", "valid_error"}))
+    records = [*random_records(6), bad]
+    study = inferred(records)
+    imported(study, source(records), store)
+    write_optuna(study, store, f"sqlite:///{tmp_path / 'optuna.db'}")
+    found = read_source(tmp_path / "optuna.db", {"sampling": "random"})
+    again = infer_study(found, "again")
+    assert again.steps == study.steps
+    imported(again, found, store)
+    (name,) = again.optimizers
+    first, second = store.trials(study.identity("mine")), store.trials(again.identity(name))
+    assert [trial.feasible for trial in second] == [True] * 6 + [False]
+    assert [trial.point.hyperparameters for trial in first] == [trial.point.hyperparameters for trial in second]
+    assert finals(study, store)[:6] == pytest.approx(finals(again, store, name)[:6])
+
+
 # The command
 
 
@@ -438,7 +458,13 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
     assert content["separated"] == []
     told = " ".join(content["sentences"])
     assert "nothing is tested" in told
-    assert "90% confidence interval: unknown" in told
+    assert "this order is not tested" in told
+    for claim in ("confidence interval:", "repetitions", "a tuner would run"):
+        assert claim not in told
+    code, out, _ = command("plan", "sweep.toml")
+    assert (code, "do not tell which optimizer to tune" in out) == (0, True)
+    code, out, _ = command("refine", "sweep.toml")
+    assert (code, "No range is known to need a change" in out) == (0, True)
     assert {axis["verdict"] for axis in content["boundaries"]} <= {"unknown", "fixed"}
     assert not {"good trials", "still improving with trials"} & {check["question"] for check in content["health"]}
     assert command("import", "sweep.csv", "--infer", "-o", "fair.toml", "--sampling", "random")[0] == 0

@@ -15,7 +15,7 @@ from levelfield.formatting import pluralize
 from levelfield.imports.records import Record, Source
 from levelfield.space import Hyperparameters, Value
 from levelfield.study import POOL_FACTOR, Study
-from levelfield.trial import Direction
+from levelfield.trial import Direction, Status
 
 _MINIMIZED = ("loss", "error", "err", "perplexity", "ppl", "nll", "mse", "mae", "rmse", "wer", "bpc", "regret")
 _MAXIMIZED = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "map", "ssim", "r2", "reward", "score")
@@ -97,7 +97,8 @@ def _selection(metrics: Sequence[str]) -> str:
 
 def _budget(records: Sequence[Record]) -> int:
     """Return the step at which the trials end."""
-    ends = Counter(int(record.curve.steps[-1]) for record in records if not record.pruned and not record.diverged)
+    ended = [each for each in records if not each.pruned and not each.diverged and each.status is not Status.INFEASIBLE]
+    ends = Counter(int(record.curve.steps[-1]) for record in ended)
     ends = ends or Counter(int(record.curve.steps[-1]) for record in records)
     if min(ends) < _SIMILAR * max(ends):
         shown = ", ".join(f"{pluralize(count, 'trial')} at step {end:,}" for end, count in ends.most_common(4))
