@@ -128,7 +128,7 @@ def test_of_unequal_grids_all_points_count(store):
     small = [record("other", learning_rate=rate) for rate in (0.1, 0.2)]
     study = inferred([*large, *small], sampling="grid")
     assert (study.search, study.sampling, study.pool) == ("imported", "grid", 6)
-    imported(study, source([*large, *small]), store)
+    imported(study, source([*large, *small], sampling="grid"), store)
     results = run.read(study, store)
     assert [len(results.trials[name]) for name in ("mine", "other")] == [6, 2]
 
@@ -289,7 +289,9 @@ def changed(study: lf.Study, **changes: Any) -> lf.Study:
         (record(), {}, ["row 1: mine has no learning_rate"]),
         (record(learning_rate=50.0), {}, ["row 1: mine has learning_rate = 50.0", "outside", "extend that range"]),
         (record(steps=4, learning_rate=0.1), {}, ["1 trial of 5 end before step 10", "row 1 at 4"]),
+        (record(learning_rate="high"), {}, ["row 1: mine has learning_rate = 'high'", "expected a number"]),
         (None, {"directions": {"valid_error": Direction.MAXIMIZE}}, ["valid_error: the study says minimize"]),
+        (None, {"sampling": "adaptive"}, ["sampling: the study says random, the source adaptive"]),
     ],
 )
 def test_trials_that_do_not_fit_are_refused_before_anything_is_written(extra, changes, words, store):
@@ -479,6 +481,8 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
         (["nothing.csv", "--infer"], ["nothing.csv", "no such file"]),
         (["sweep.csv", "--infer", "--sampling", "tpe"], ["'tpe'", "adaptive"]),
         (["sweep.csv", "--infer", "--select", "valid_eror"], ["'valid_eror'", "valid_error"]),
+        (["sweep.csv", "--infer", "--minimize", "a", "--maximize", "a"], ["--minimize a", "leave one"]),
+        (["sweep.csv", "--infer", "--steps", "0"], ["steps = 0", "at least 1"]),
         (["sweep.csv", "--infer", "-o", "taken.toml"], ["taken.toml exists"]),
         (["sweep.csv", "--infer", "-o", "nowhere/sweep.toml"], ["folder nowhere does not exist"]),
         (["sweep.csv", "--study", "quadratic"], ["adam_like"]),

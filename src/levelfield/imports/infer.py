@@ -35,7 +35,7 @@ def infer_study(
     budget, if the trials' differ.
     """
     metrics = {metric: _direction(metric, source, directions or {}) for metric in source.metrics}
-    steps = steps or _budget(source.records)
+    steps = _budget(source.records) if steps is None else steps
     records: dict[str, list[Record]] = {}
     for record in source.records:
         records.setdefault(record.optimizer, []).append(record)
