@@ -86,6 +86,18 @@ def random_records(count: int = 12, optimizer: str = "mine", seed: int = 0) -> l
     ]
 
 
+def test_further_seeds_of_a_point_are_no_evidence_of_a_list():
+    """Ten random points with four seeds each have ten values of each hyperparameter, as a list would."""
+    records = [
+        record(learning_rate=each.hyperparameters["learning_rate"], seed=seed)
+        for each in random_records(10)
+        for seed in range(4)
+    ]
+    spec = inferred(records).optimizer("mine").space.spec()
+    assert spec["learning_rate"].keys() == {"log"}
+    assert spec == inferred(random_records(10)).optimizer("mine").space.spec()
+
+
 def test_an_inferred_study_says_so_and_can_be_written_and_read(tmp_path):
     study = inferred([*random_records(12), *random_records(20, "other", 1)])
     (tmp_path / "study.toml").write_text(study.to_toml(tmp_path))
@@ -117,7 +129,7 @@ def test_of_unequal_grids_all_points_count(store):
     small = [record("other", learning_rate=rate) for rate in (0.1, 0.2)]
     study = inferred([*large, *small], sampling="grid")
     assert (study.search, study.sampling, study.pool) == ("imported", "grid", 6)
-    imported(study, source([*large, *small]), store)
+    imported(study, source([*large, *small], sampling="grid"), store)
     results = read(study, store)
     assert [len(results.trials[name]) for name in ("mine", "other")] == [6, 2]
 
@@ -278,7 +290,9 @@ def changed(study: lf.Study, **changes: Any) -> lf.Study:
         (record(), {}, ["row 1: mine has no learning_rate"]),
         (record(learning_rate=50.0), {}, ["row 1: mine has learning_rate = 50.0", "outside", "extend that range"]),
         (record(steps=4, learning_rate=0.1), {}, ["1 trial of 5 end before step 10", "row 1 at 4"]),
+        (record(learning_rate="high"), {}, ["row 1: mine has learning_rate = 'high'", "expected a number"]),
         (None, {"directions": {"valid_error": Direction.MAXIMIZE}}, ["valid_error: the study says minimize"]),
+        (None, {"sampling": "adaptive"}, ["sampling: the study says random, the source adaptive"]),
     ],
 )
 def test_trials_that_do_not_fit_are_refused_before_anything_is_written(extra, changes, words, store):
@@ -379,6 +393,26 @@ def test_an_optuna_storage_has_the_trials(store, tmp_path):
         write_optuna(study, store, url)
 
 
+def test_infeasible_trials_come_back_from_an_optuna_storage(store, tmp_path):
+    pytest.importorskip("optuna")
+    from levelfield.optuna_export import write_optuna
+
+    bad = record(final=np.nan, learning_rate=0.5, diverged=frozenset({"train_loss", "valid_error"}))
+    records = [*random_records(6), bad]
+    study = inferred(records)
+    imported(study, source(records), store)
+    write_optuna(study, store, f"sqlite:///{tmp_path / 'optuna.db'}")
+    found = read_source(tmp_path / "optuna.db", {"sampling": "random"})
+    again = infer_study(found, "again")
+    assert again.steps == study.steps
+    imported(again, found, store)
+    (name,) = again.optimizers
+    first, second = store.trials(study.identity("mine")), store.trials(again.identity(name))
+    assert [trial.feasible for trial in second] == [True] * 6 + [False]
+    assert [trial.point.hyperparameters for trial in first] == [trial.point.hyperparameters for trial in second]
+    assert finals(study, store)[:6] == pytest.approx(finals(again, store, name)[:6])
+
+
 # The command
 
 
@@ -427,11 +461,16 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
     assert content["separated"] == []
     told = " ".join(content["sentences"])
     assert "nothing is tested" in told
-    assert "90% confidence interval: unknown" in told
+    assert "this order is not tested" in told
+    for claim in ("confidence interval:", "repetitions", "a tuner would run"):
+        assert claim not in told
+    code, out, _ = command("plan", "sweep.toml")
+    assert (code, "do not tell which optimizer to tune" in out) == (0, True)
+    code, out, _ = command("refine", "sweep.toml")
+    assert (code, "No range is known to need a change" in out) == (0, True)
     assert {axis["verdict"] for axis in content["boundaries"]} <= {"unknown", "fixed"}
     assert not {"good trials", "still improving with trials"} & {check["question"] for check in content["health"]}
     assert [(pair["wins"]["low"], pair["wins"]["high"]) for pair in content["pairs"]] == [(0.0, 1.0)]
-    assert "not clearly different" in command("plan", "sweep.toml")[1]
     assert command("import", "sweep.csv", "--infer", "-o", "fair.toml", "--sampling", "random")[0] == 0
     assert json.loads(command("compare", "fair.toml", "--json")[1])["separated"] == [["sgd_like", "adam_like"]]
 
@@ -444,6 +483,8 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
         (["nothing.csv", "--infer"], ["nothing.csv", "no such file"]),
         (["sweep.csv", "--infer", "--sampling", "tpe"], ["'tpe'", "adaptive"]),
         (["sweep.csv", "--infer", "--select", "valid_eror"], ["'valid_eror'", "valid_error"]),
+        (["sweep.csv", "--infer", "--minimize", "a", "--maximize", "a"], ["--minimize a", "leave one"]),
+        (["sweep.csv", "--infer", "--steps", "0"], ["steps = 0", "at least 1"]),
         (["sweep.csv", "--infer", "-o", "taken.toml"], ["taken.toml exists"]),
         (["sweep.csv", "--infer", "-o", "nowhere/sweep.toml"], ["folder nowhere does not exist"]),
         (["sweep.csv", "--study", "quadratic"], ["adam_like"]),

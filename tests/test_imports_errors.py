@@ -8,7 +8,7 @@ import polars
 import pytest
 
 from levelfield.errors import LevelfieldError, UsageError
-from levelfield.imports import load_layout, read_source
+from levelfield.imports import FORMATS, load_layout, read_source
 
 HEADER = "optimizer,lr,seed,step,train_loss\n"
 
@@ -77,6 +77,21 @@ TABLES = {
         "1 failed",
     ),
     "two columns of one name": ("optimizer,lr,lr,train_loss\nsgd,0.1,0.2,1\n", "two columns are called 'lr'", "rename"),
+    "two columns of one name but for a space": (
+        "optimizer,lr, lr,train_loss\nsgd,0.1,0.2,1\n",
+        "two columns are called 'lr'",
+        "rename",
+    ),
+    "a row for each metric": (
+        "optimizer,lr,step,metric,value\nsgd,0.1,1,val_loss,2\nsgd,0.1,1,train_loss,1\n",
+        "which 'metric' names",
+        "expected a column for each metric",
+    ),
+    "half a dictionary": (
+        'name,config,summary\na,{lr: 0.1},"{""val_loss"": 1}"\n',
+        "config, row 1",
+        "expected a dictionary",
+    ),
     "two metrics of one name": (
         "optimizer,lr,val/loss,val_loss\nsgd,0.1,1,2\n",
         "'val/loss' and 'val_loss' would both be called val_loss",
@@ -141,10 +156,9 @@ def test_damaged_lists(tmp_path):
     path = tmp_path / "t.jsonl"
     layout = {"optimizer_name": "sgd", "hyperparameters": "lr", "metrics": ["a_loss", "b_loss"]}
     for a, b, said in [
-        ([[1, 2.0]], [[1, 2.0], [2, 3.0]], "row 1: a_loss and b_loss differ in length"),
+        ([[1, 2.0]], [[1, 2.0], [2, 3.0]], "row 1: a_loss has fewer values than other lists in that row"),
         ([[1, 2.0]], [[2, 2.0]], "row 1: a_loss and b_loss have different steps"),
         ([[1, 2.0]], [[1]], "row 1: b_loss: expected pairs of step and value"),
-        ([1, 2], 3, "a_loss holds lists and b_loss does not"),
     ]:
         path.write_text(json.dumps({"lr": 0.1, "a_loss": a, "b_loss": b}))
         assert said in message(path, layout)
@@ -193,8 +207,22 @@ def test_sources_that_cannot_be_told(tmp_path):
     assert "unknown format 'csv'" in message(tmp_path, format="csv")
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_format_that_a_source_does_not_have(tmp_path, format):
+    (tmp_path / "notes.md").write_text("Some notes, and a comma")
+    for source in (tmp_path, tmp_path / "notes.md"):
+        assert str(source) in message(source, format=format)
+
+
+def test_a_table_with_an_unusual_name(tmp_path):
+    (tmp_path / "results.txt").write_text(HEADER + "sgd,0.1,1,1,2.0\n")
+    assert "cannot tell what this is" in message(tmp_path / "results.txt")
+    (record,) = read_source(tmp_path / "results.txt", format="table").records
+    assert record.hyperparameters == {"lr": 0.1}
+
+
 def test_a_parquet_file_with_other_kinds_of_columns(tmp_path):
     path = tmp_path / "t.parquet"
-    frame = polars.DataFrame({"optimizer": ["sgd"], "hp_lr": [[0.1, 0.2]], "train_loss": [1.0]})
+    frame = polars.DataFrame({"optimizer": ["sgd"], "hp_lr": [b"0.1"], "train_loss": [1.0]})
     frame.write_parquet(path)
     assert "column 'hp_lr': expected one value in each row" in message(path)

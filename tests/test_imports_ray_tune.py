@@ -147,6 +147,7 @@ def test_damaged_results(tmp_path, lines, said):
         ("basic-variant-state-x.json", [(1, 1), (2, 1), (3, 1)], ""),  # one axis: either
         ("basic-variant-state-x.json", [(1, 1), (1, 2), (2, 1)], ""),  # part of a grid, or choices
         ("search_gen_state-x.json", [(1, 1), (2, 2)], "adaptive"),
+        ("pbt_global.txt", [(1, 1), (2, 2)], "adaptive"),
         ("nothing", [(1, 1), (2, 2)], ""),
     ],
 )
@@ -155,3 +156,13 @@ def test_how_points_were_sampled(tmp_path, file, points, sampling):
         made(tmp_path, number, {"lr": lr, "momentum": momentum}, ['{"training_iteration": 1, "loss": 3}'])
     (tmp_path / file).touch()
     assert read_source(tmp_path).sampling == sampling
+
+
+def test_each_experiment_tells_how_it_was_sampled(tmp_path):
+    """One axis may be a grid's or random, whatever other experiments beside it are."""
+    for name, points in (("adam", [(0.1, 0), (0.2, 0), (0.3, 0)]), ("sgd", [(1, 1), (2, 2), (3, 3)])):
+        for number, (lr, momentum) in enumerate(points):
+            made(tmp_path / name, number, {"lr": lr, "momentum": momentum}, ['{"training_iteration": 1, "loss": 3}'])
+        (tmp_path / name / "basic-variant-state-x.json").touch()
+    assert read_source(tmp_path, {"studies": ["sgd"]}).sampling == "random"
+    assert read_source(tmp_path).sampling == ""

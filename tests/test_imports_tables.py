@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import math
 from pathlib import Path
@@ -306,6 +307,58 @@ def test_curves_in_json_lines(tmp_path):
     path = written(tmp_path / "steps.jsonl", '{"lr": 0.1, "step": [5, 9], "train_loss": [3, 2]}\n')
     (record,) = read_source(path, {"optimizer_name": "sgd"}).records
     assert curve(record) == {"step": [5, 9], "train_loss": [3, 2]}
+
+
+def test_curves_that_only_some_trials_have(tmp_path):
+    """A single value beside curves was measured at the end; a trial without any value is not lost."""
+    lines = [
+        '{"optimizer": "sgd", "lr": 0.1, "betas": [0.9, 0.99], "val_loss": [[5, 4], [9, 3]], "test_acc": 0.5}',
+        '{"optimizer": "sgd", "lr": 0.2, "betas": [0.8, 0.99], "val_loss": [], "test_acc": null}',
+        '{"optimizer": "adam", "lr": 0.2, "val_loss": [[5, 2], [9, 1]], "train_loss": [[5, 7], [9, 6]]}',
+    ]
+    full, none, other = read_source(written(tmp_path / "t.jsonl", "\n".join(lines))).records
+    assert full.hyperparameters == {"lr": 0.1, "betas": "[0.9, 0.99]"}
+    assert full.curve.steps.tolist() == [5, 9]
+    np.testing.assert_array_equal(full.curve.values["val_loss"], [4, 3])
+    np.testing.assert_array_equal(full.curve.values["test_acc"], [np.nan, 0.5])
+    assert full.diverged == frozenset()
+    assert none.diverged == {"val_loss"}
+    assert other.curve.values["train_loss"].tolist() == [7, 6]
+    frame = polars.DataFrame({"optimizer": ["a", "b"], "lr": [1, 2], "train_loss": np.array([[2.0, 1.0], [4.0, 3.0]])})
+    frame.write_parquet(tmp_path / "arrays.parquet")
+    records = read_source(tmp_path / "arrays.parquet").records
+    assert [record.curve.values["train_loss"].tolist() for record in records] == [[2, 1], [4, 3]]
+
+
+@pytest.mark.parametrize("write", [str, lambda row: json.dumps(row)])
+def test_what_the_api_of_wandb_returns(write, tmp_path):
+    """The table that W&B's documentation makes of it, with dictionaries as text."""
+    rows = [
+        ({"lr": 0.1, "optimizer": "sgd", "model": {"width": 8}, "betas": [0.9, 0.99]}, 0.5),
+        ({"lr": 0.2, "optimizer": "sgd", "model": {"width": 16}, "betas": [0.9, 0.99]}, math.nan),
+        ({"lr": 0.3, "optimizer": "sgd", "model": {"width": 16}, "betas": [0.9, 0.99]}, -math.inf),
+    ]
+    table = [
+        {
+            "summary": write({"_step": 99, "epoch": 3, "_runtime": 7.5, "_wandb": {"runtime": 7}, "val_loss": loss}),
+            "config": write(config),
+            "name": f"run-{number}",
+        }
+        for number, (config, loss) in enumerate(rows)
+    ]
+    polars.DataFrame(table).write_csv(tmp_path / "project.csv")
+    source = read_source(tmp_path / "project.csv")
+    assert source.metrics == ("val_loss",)
+    assert [record.label for record in source.records] == ["trial run-0", "trial run-1", "trial run-2"]
+    expected = [
+        {"lr": 0.1 * n, "model_width": width, "betas": "[0.9, 0.99]"} for n, width in ((1, 8), (2, 16), (3, 16))
+    ]
+    assert [record.hyperparameters for record in source.records] == [pytest.approx(each) for each in expected]
+    assert [record.curve.steps.tolist() for record in source.records] == [[99]] * 3
+    np.testing.assert_array_equal(
+        [record.curve.values["val_loss"][0] for record in source.records], [0.5, np.nan, -np.inf]
+    )
+    assert [record.seconds for record in source.records] == [7.5] * 3
 
 
 def test_what_a_status_means(tmp_path):

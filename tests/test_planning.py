@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import levelfield as lf
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.planning import Plan, plan
+from levelfield.errors import UsageError
 from levelfield.trial import Curve, Direction, Point, Status, Trial
 
 METRICS = {"valid_error": Direction.MINIMIZE, "accuracy": Direction.MAXIMIZE}
@@ -180,7 +181,7 @@ def test_choices_are_sorted_by_expected_metric_and_those_that_do_not_fit_come_la
     advice = plan(outcomes, 0.5)
     assert [choice.optimizer for choice in advice.choices] == ["good", "bad", "late"]
     assert advice.sentences()[1:] == [
-        "Within 0.5 hours on this device:",
+        "Within 0.5 hours at the speed of these trials:",
         "  good: expected valid_error 30.00% with 10 trials (36 s per trial; the budget allows more than the pool has)",
         "  bad: expected valid_error 50.00% with 10 trials (36 s per trial; the budget allows more than the pool has)",
         "  late: no trial fits (1 hours per trial)",
@@ -257,16 +258,24 @@ def test_a_single_optimizer_with_feasible_trials_is_not_recommended():
     alone = plan({"sgd": outcome_of(SURE, "sgd")}, 0.01)
     assert alone.sentences() == [
         "sgd is the only optimizer; there is nothing to compare it with.",
-        "Within 0.01 hours on this device:",
+        "Within 0.01 hours at the speed of these trials:",
         "  sgd: expected valid_error 30.00% with 1 trial (36 s per trial)",
     ]
     assert [stretch.optimizer for stretch in alone.stretches] == ["sgd"]
 
 
-def test_trials_that_took_no_time_all_fit():
-    (choice,) = plan({"ours": outcome_of(SURE, seconds=0.0)}, 1e-9).choices
-    assert choice.trials == 10
-    assert choice.hours == 0
+def test_trials_without_times_cannot_be_planned_by_the_hour():
+    """Those that were imported may have none."""
+    with pytest.raises(UsageError, match="ours: the store has no times"):
+        plan({"ours": outcome_of(SURE, seconds=0.0)}, 1.0)
+
+
+def test_trials_that_were_chosen_allow_no_plan():
+    chosen = {name: replace(outcome_of(SURE, name), independent=False) for name in ("a", "b")}
+    advice = plan(chosen, 1.0)
+    assert (advice.stretches, advice.choices) == ([], [])
+    (sentence,) = advice.sentences()
+    assert "do not tell which optimizer to tune" in sentence
 
 
 # In a comparison

@@ -65,6 +65,7 @@ class Plan:
     gpu_hours: float | None = None
     unknown: list[str] = field(default_factory=list)  # optimizers without feasible trials
     report: str | None = None  # the metric to report, on data that did not select
+    independent: bool = True  # False: nothing follows from the trials, because a tuner or a person chose the points
     device: str = ""  # on which the steps of all optimizers were measured; "" if hours are those of the trials
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,6 +74,7 @@ class Plan:
             "report": self.report,
             "by_trials": [vars(stretch) for stretch in self.stretches],
             "gpu_hours": self.gpu_hours,
+            "independent": self.independent,
             "device": self.device,
             "without_trials": self.unknown,
             "within_budget": [vars(choice) for choice in self.choices],
@@ -86,10 +88,12 @@ class Plan:
 
     def sentences(self) -> list[str]:
         """Return the plan in words."""
+        if not self.independent:
+            return ["These trials do not tell which optimizer to tune, because they are not known to be independent."]
         lines = self._by_trials()
         if self.gpu_hours is not None and self.choices:
-            where = f"{self.device}, evaluations not counted" if self.device else "this device"
-            lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} on {where}:")
+            where = f"on {self.device}, evaluations not counted" if self.device else "at the speed of these trials"
+            lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} {where}:")
             lines += [self._describe(choice) for choice in self.choices]
         return lines
 
@@ -149,15 +153,17 @@ def plan(outcomes: Mapping[str, Outcome], gpu_hours: float | None = None) -> Pla
     ready = {name: outcome for name, outcome in outcomes.items() if np.isfinite(outcome.ranked()).any()}
     first = next(iter(outcomes.values()))
     sign = first.metrics[first.select].sign
-    choices = [] if gpu_hours is None else [_choice(name, outcome, gpu_hours) for name, outcome in ready.items()]
+    usable = ready if first.independent else {}
+    choices = [] if gpu_hours is None else [_choice(name, outcome, gpu_hours) for name, outcome in usable.items()]
     return Plan(
         select=first.select,
         candidates=list(ready),
-        stretches=_stretches(ready) if ready else [],
+        stretches=_stretches(usable) if usable else [],
         choices=sorted(choices, key=lambda choice: (math.isnan(choice.expected), sign * choice.expected)),
         gpu_hours=gpu_hours,
         unknown=[name for name in outcomes if name not in ready],
         report=first.held_out_metric,
+        independent=first.independent,
         device=first.step_time.device if first.step_time else "",
     )
 
@@ -214,7 +220,9 @@ def _choice(name: str, outcome: Outcome, gpu_hours: float) -> Choice:
         hours = outcome.step_seconds * outcome.cost(1) / 3600
     else:
         hours = outcome.seconds * outcome.cost(1) / max(1, *map(outcome.last, outcome.pool)) / 3600
-    fitting = gpu_hours / hours if hours else math.inf
+    if not hours:
+        raise UsageError(f"{name}: the store has no times of its trials, so they cannot be planned by the hour")
+    fitting = gpu_hours / hours
     trials = int(min(fitting, len(outcome.pool)))
     expected = outcome.best(trials).mean if trials else math.nan
     reported = outcome.best(trials, outcome.held_out_metric).mean if trials and outcome.held_out_metric else None

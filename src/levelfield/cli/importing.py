@@ -67,8 +67,10 @@ def import_(
 
     if (study is None) != infer:
         raise UsageError("expected either --study STUDY, which the trials belong to, or --infer, which writes one")
-    if study and (output or steps):
+    if study and (output or steps is not None):
         raise UsageError(f"{'-o' if output else '--steps'} is for --infer; the study given by --study stays as it is")
+    if both := sorted({*(minimize or [])} & {*(maximize or [])}):
+        raise UsageError(f"--minimize {both[0]} and --maximize {both[0]}: leave one of them out")
     options = [*(settings or []), *(f"directions.{metric}=minimize" for metric in minimize or [])]
     options += [f"directions.{metric}=maximize" for metric in maximize or []]
     options += [f"select={select}"] if select else []

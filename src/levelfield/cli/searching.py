@@ -109,14 +109,19 @@ def refine(
             {"rounds": [_as_dict(refinement) for refinement in refinements], "study": last.name, "file": written}
         )
     elif last is study and not shortage:
-        typer.echo("All ranges can stay; no new study is needed.")
+        unknown = any(boundary.place == "unknown" for boundary in refinements[-1].boundaries)
+        stay = "No range is known to need a change" if unknown else "All ranges can stay"
+        typer.echo(f"{stay}; no new study is needed.")
     elif last is study:
         typer.echo("Nothing better was found, and no new study is written.")
     else:
         location = store_name(study, store, out) if rounds is not None else store
         option = f" --store {shlex.quote(without_password(location))}" if location else ""
         purpose = "run it" if rounds is None else "see its results"
-        typer.echo(f"wrote {path}; to {purpose}: levelfield compare {path}{option}")
+        command = f"levelfield compare {path}{option}"
+        if study.sampling:  # levelfield cannot train its trials
+            purpose, command = "add trials from these ranges", f"levelfield import SOURCE --study {path}{option}"
+        typer.echo(f"wrote {path}; to {purpose}: {command}")
     if shortage:
         raise shortage
 
@@ -276,7 +281,7 @@ def plan(
     with open_store(study, store, out) as opened:
         results = read_pools(study, opened)
     proposal = plan(results.outcomes, gpu_hours)
-    if not proposal.stretches:
+    if not proposal.candidates:
         raise UsageError(f"{study.name}: the store has no feasible trials of this study; 'levelfield run' trains them")
     print_caveats(results, apart=as_json)
     if as_json:

@@ -115,7 +115,7 @@ def refine(results: Results, name: str | None = None, *, propose: bool = True) -
             )
         )
     tables = {optimizer: optimizer_table(study.optimizer(optimizer), ranges[optimizer]) for optimizer in ranges}
-    refined = with_spaces(study, tables).replace(name=name or next_name(study.name), refined=log)
+    refined = with_spaces(study, tables).replace(name=name or next_name(study.name), refined=log, inferred=False)
     return replace(refinement, study=refined)
 
 

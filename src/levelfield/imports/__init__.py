@@ -69,16 +69,18 @@ def _reader(source: str | Path, format: str) -> ModuleType:
         raise UnknownName.of("format", format, FORMATS)
     if not _is_url(source) and not os.path.exists(source):
         raise UsageError(f"{source}: no such file or folder")
-    if format != "auto":
-        return _module(format)
     if _is_url(source):
         return _module("optuna")
     try:
-        for name in FORMATS:
+        for name in FORMATS if format == "auto" else [format]:
             if (module := _module(name)).recognizes(Path(source)):
                 return module
     except OSError as error:
         raise DataError(f"{source}: cannot read it ({error.strerror})") from None
+    if format == "table" and os.path.isfile(source):
+        return _module("table")  # as CSV
+    if format != "auto":
+        raise UsageError(f"{source}: not what --format {format} reads; leave --format out to find out what it is")
     raise UsageError(
         f"{source}: cannot tell what this is; expected a table (.csv, .tsv, .parquet or .jsonl), an Optuna storage, "
         f"TaskSet's JSON, or a result folder of Ray Tune, DeepOBS or AlgoPerf"

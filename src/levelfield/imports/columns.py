@@ -21,6 +21,10 @@ _NAMES = {
 }
 _HYPERPARAMETER_PREFIXES = ("hp_", "hp.", "hp/", "config/", "config.", "params_", "params.", "params/", "param_")
 _METRIC_PREFIXES = ("metrics.", "metrics/", "metric_", "summary.", "summary/")
+_PREFIXES = {  # of columns that have a role as well
+    **dict.fromkeys(("optimizer", "seed"), _HYPERPARAMETER_PREFIXES),
+    **dict.fromkeys(("step", "seconds"), _METRIC_PREFIXES),
+}
 _HYPERPARAMETER = re.compile(
     r"(^|.*[^a-z])(lr|learning_rate|momentum|nesterov|dampening|amsgrad|betas?|beta_?[123]|eps|epsilon|rho|alpha|gamma|"
     r"weight_decay|wd|l1|l2|decay_steps|decay_factor|decay_rate|warmup(_\w+)?|dropout|label_smoothing|batch_size|clip(_\w+)?)"
@@ -32,7 +36,7 @@ _METRIC = re.compile(
 # What trackers and tuners write beside the settings and results.
 _BOOKKEEPING = re.compile(
     r"|index|unnamed:_\d+|notes|user|tags|created(_at)?|updated(_at)?|_?runtime|sweep|agent|host(name)?|commit|group|job_?type|pid|node_ip|date|"
-    r"timestamp|_timestamp|_wandb|time_this_iter_s|time_since_restore|iterations_since_restore|done|logdir|"
+    r"timestamp|_timestamp|_wandb(\..*)?|time_this_iter_s|time_since_restore|iterations_since_restore|done|logdir|"
     r"checkpoint_dir_name|should_checkpoint|experiment_tag|datetime_\w+|duration|system_attrs_.*|experiment_id|"
     r"start_time|end_time|artifact_uri"
 )
@@ -71,14 +75,18 @@ def assign(columns: Sequence[str], varying: Collection[str], layout: Layout, whe
     tuned = {name: column for name, column in tuned.items() if column in free}  # without the optimizer and the seed
     free = [name for name in free if name not in tuned.values()]
     if layout.metrics is None:
-        metrics = _prefixed(free, _METRIC_PREFIXES, where) or _matching(free, _METRIC)
+        found = _prefixed(free, _METRIC_PREFIXES, where) or _matching(free, _METRIC)
+        others = _NAMES["step"]  # such as the epoch beside W&B's own step
+        metrics = {
+            name: column for name, column in found.items() if not _is_bookkeeping(name) and _folded(name) not in others
+        }
     if not metrics:
         raise DataError(
             f"{where}: no column has a metric's name; name them with --map metrics=COLUMN,… {_listed(columns)}"
         )
     unused = [name for name in free if name not in metrics.values()]
     if layout.hyperparameters is None and not any(name.startswith(_HYPERPARAMETER_PREFIXES) for name in tuned.values()):
-        _check_known([name for name in unused if name in varying], where)
+        _check_known([name for name in unused if name in varying], metrics.values(), where)
         if not tuned:
             raise DataError(
                 f"{where}: no column has a hyperparameter's name; name them with --map "
@@ -118,12 +126,8 @@ def _roles(
         require(column, columns, where)
     taken = {*roles.values(), *layout.ignore, *metrics}
     for role in [role for role, column in roles.items() if not column]:
-        if role in ("optimizer", "seed"):
-            names = [prefix + name for name in _NAMES[role] for prefix in ("", *_HYPERPARAMETER_PREFIXES)]
-            excluded = taken
-        else:
-            names = list(_NAMES[role])
-            excluded = taken | set(tuned)
+        names = [prefix + name for name in _NAMES[role] for prefix in ("", *_PREFIXES.get(role, ()))]
+        excluded = taken if role in ("optimizer", "seed") else taken | set(tuned)
         if role == "trial":
             excluded = excluded | {column for column in columns if column not in varying}
         if role != "optimizer" or not layout.optimizer_name:
@@ -155,13 +159,23 @@ def _prefixed(columns: Collection[str], prefixes: Iterable[str], where: str) -> 
     return chosen(used, columns, where)
 
 
+def _is_bookkeeping(name: str) -> bool:
+    return _BOOKKEEPING.fullmatch(_folded(name)) is not None
+
+
 def _matching(columns: Iterable[str], names: re.Pattern[str]) -> dict[str, str]:
     return {column: column for column in columns if names.fullmatch(_folded(column))}
 
 
-def _check_known(unused: Sequence[str], where: str) -> None:
+def _check_known(unused: Sequence[str], metrics: Collection[str], where: str) -> None:
     """Raise if a hyperparameter may have been overlooked: trials would seem to be repetitions of others."""
-    unknown = [name for name in unused if not _BOOKKEEPING.fullmatch(_folded(name))]
+    unknown = [name for name in unused if not _is_bookkeeping(name)]
+    named = [name for name in unknown if _folded(name) in ("metric", "metric_name", "tag")]
+    if named and {_folded(metric) for metric in metrics} == {"value"}:
+        raise DataError(
+            f"{where}: each row seems to have one metric, which {named[0]!r} names; expected a column for each metric, "
+            f"as pandas' pivot_table makes them"
+        )
     if unknown:
         shown = ", ".join(unknown[:8]) + (f" and {len(unknown) - 8} more" if len(unknown) > 8 else "")
         raise DataError(

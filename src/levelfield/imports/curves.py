@@ -17,23 +17,28 @@ STEP = "levelfield step"  # a column that is added where steps are part of the m
 
 
 def unrolled(frame: polars.DataFrame, roles: Roles, where: str) -> tuple[polars.DataFrame, Roles]:
-    """Return a table with one row a step where metrics were lists of values, or of [step, value] pairs."""
+    """Return a table with one row a step where metrics were lists of values, or of [step, value] pairs.
+
+    A metric that is a single value beside them was measured at the last step.
+    """
     lists = [column for column in roles.metrics.values() if frame[column].dtype == polars.List]
     if not lists:
         return frame, roles
-    for column in roles.metrics.values():
-        if column not in lists:
-            raise DataError(f"{where}: {lists[0]} holds lists and {column} does not; read one kind of metric at a time")
+    single = [column for column in roles.metrics.values() if column not in lists]
     if roles.step and frame[roles.step].dtype == polars.List:
         lists.append(roles.step)
+    lengths = frame.select(polars.max_horizontal(1, polars.col(lists).list.len())).to_series()
     for column in lists:
-        _refuse(
-            frame,
-            frame[column].list.len() != frame[lists[0]].list.len(),
-            where,
-            f"{lists[0]} and {column} differ in length",
-        )
-    frame = frame.explode(lists)
+        own = frame[column].list.len().fill_null(0)
+        _refuse(frame, (own > 0) & (own < lengths), where, f"{column} has fewer values than other lists in that row")
+    frame = frame.with_columns(
+        polars.when(polars.col(column).list.len() > 0)
+        .then(polars.col(column))
+        .otherwise(polars.lit(None).repeat_by(lengths).cast(frame[column].dtype))
+        for column in lists
+    ).explode(lists)
+    is_last = polars.int_range(1, polars.len() + 1).over(ROW) == polars.len().over(ROW)
+    frame = frame.with_columns(polars.when(is_last).then(polars.col(column)).alias(column) for column in single)
     if frame[lists[0]].dtype == polars.List:
         return _without_pairs(frame, lists, where), replace(roles, step=STEP)
     if roles.step in lists:
@@ -49,7 +54,7 @@ def _without_pairs(frame: polars.DataFrame, lists: list[str], where: str) -> pol
         other = frame[column].list.get(0, null_on_oob=True)
         _refuse(frame, other != steps, where, f"{lists[0]} and {column} have different steps")
     values = [frame[column].list.get(1) for column in lists]
-    return frame.with_columns(steps.alias(STEP), *values)
+    return frame.with_columns(steps.fill_null(steps.min()).alias(STEP), *values)  # null: of a trial without any values
 
 
 def _refuse(frame: polars.DataFrame, wrong: polars.Series, where: str, problem: str) -> None:

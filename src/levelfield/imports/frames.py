@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import lzma
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import polars
+from polars import selectors
 
 from levelfield.errors import DataError
 
 ROW = "levelfield row"  # a column that is added: the number of each row, from 1
 CSV, PARQUET, JSON_LINES = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson")
-_MISSING = ("", "NA", "N/A", "null", "NULL", "None")  # what programs write for no value
+_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # what programs write for no value
 _DECIMAL = r"^\s*[+-]?\d*{}\d+([eE][+-]?\d+)?%?\s*$"  # with a mark that is to be filled in
 _REASONS = {  # what polars says, and what is meant
     "found more fields": "a row has more fields than the header",
@@ -47,7 +52,7 @@ def read_frame(path: Path, missing: Sequence[str] = _MISSING) -> polars.DataFram
     for no value there.
     """
     try:
-        frame = _READERS[suffix(path)](path, missing)
+        frame = _READERS.get(suffix(path), _read_csv)(path, missing)
     except OSError as error:
         raise DataError(f"{path}: cannot read the file ({error.strerror or error})") from None
     except polars.exceptions.NoDataError:
@@ -55,9 +60,6 @@ def read_frame(path: Path, missing: Sequence[str] = _MISSING) -> polars.DataFram
     except (polars.exceptions.PolarsError, EOFError, lzma.LZMAError) as error:
         reason = next((said for part, said in _REASONS.items() if part in str(error)), str(error).splitlines()[0])
         raise DataError(f"{path}: not a valid {suffix(path)[1:]} file ({reason})") from None
-    twice = [name for name in frame.columns if name.endswith("_duplicated_0")]
-    if twice:
-        raise DataError(f"{path}: two columns are called {twice[0].removesuffix('_duplicated_0')!r}; rename one")
     frame = frame.with_row_index(ROW, 1).filter(~polars.all_horizontal(polars.exclude(ROW).is_null()))
     if not len(frame):
         raise DataError(f"{path}: the file has no rows; expected one for each trial or step")
@@ -72,7 +74,36 @@ def _read_csv(path: Path, missing: Sequence[str]) -> polars.DataFrame:
         file.seek(0)
         separator = max(",", ";", "\t", key=lambda mark: header.count(mark.encode()))
         frame = polars.read_csv(file, infer_schema=False, null_values=list(missing), separator=separator)
-    return (_with_points(frame) if separator == ";" else frame).rename(str.strip)
+    names = [re.sub(r"_duplicated_\d+$", "", name).strip() for name in frame.columns]  # polars calls repeated names so
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(f"{path}: two columns are called {twice[0]!r}; rename one")
+    frame.columns = names
+    frame = _unpacked(frame, path)
+    return _with_points(frame) if separator == ";" else frame
+
+
+def _unpacked(frame: polars.DataFrame, path: Path) -> polars.DataFrame:
+    """Return the dictionaries of W&B's API, which pandas writes as text, with a column for each key."""
+    for name in ("config", "summary"):
+        if name in frame.columns and frame[name].str.contains(r"^\s*\{.*\}\s*$").fill_null(False).all():
+            cells = [
+                flattened(_dictionary(cell, f"{path}: {name}, row {number}"), ".", f"{name}.")
+                for number, cell in enumerate(frame[name], 1)
+            ]
+            keys = dict.fromkeys(key for cell in cells for key in cell)
+            parts = [polars.Series(key, [cell.get(key) for cell in cells], strict=False) for key in keys]
+            frame = frame.drop(name).with_columns(parts)
+    return frame
+
+
+def _dictionary(text: str, where: str) -> dict[str, Any]:
+    """Return a dictionary that was written as JSON or as Python shows it."""
+    literal = re.sub(r"(?<=[\s\[-])inf(?=[,}\]])", "1e999", re.sub(r"(?<=[\s\[])nan(?=[,}\]])", "'nan'", text))
+    readers: list[tuple[Callable[[str], Any], str]] = [(json.loads, text), (ast.literal_eval, literal)]
+    for read, content in readers:
+        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return dict(read(content))
+    raise DataError(f"{where}: expected a dictionary, as JSON or Python writes it")
 
 
 def _with_points(frame: polars.DataFrame) -> polars.DataFrame:
@@ -95,7 +126,7 @@ def _read_parquet(path: Path, _: Sequence[str]) -> polars.DataFrame:
             for part in kind.fields
         ]
         frame = frame.select(polars.exclude(list(nested)), *parts)
-    return frame
+    return frame.with_columns(selectors.array().arr.to_list())
 
 
 def _read_json_lines(path: Path, _: Sequence[str]) -> polars.DataFrame:

@@ -13,9 +13,9 @@ import numpy as np
 from levelfield.errors import LevelfieldError, UsageError
 from levelfield.formatting import pluralize
 from levelfield.imports.records import Record, Source
-from levelfield.space import Value
+from levelfield.space import Hyperparameters, Value
 from levelfield.study import POOL_FACTOR, Study
-from levelfield.trial import Direction
+from levelfield.trial import Direction, Status
 
 _MINIMIZED = ("loss", "error", "err", "perplexity", "ppl", "nll", "mse", "mae", "rmse", "wer", "bpc", "regret")
 _MAXIMIZED = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "map", "ssim", "r2", "reward", "score")
@@ -35,12 +35,12 @@ def infer_study(
     budget, if the trials' differ.
     """
     metrics = {metric: _direction(metric, source, directions or {}) for metric in source.metrics}
-    steps = steps or _budget(source.records)
+    steps = _budget(source.records) if steps is None else steps
     records: dict[str, list[Record]] = {}
     for record in source.records:
         records.setdefault(record.optimizer, []).append(record)
     tables = {optimizer: _table(optimizer, found, source) for optimizer, found in records.items()}
-    counts = {optimizer: len({point_key(record) for record in found}) for optimizer, found in records.items()}
+    counts = {optimizer: len(_points(found)) for optimizer, found in records.items()}
     content = {
         "name": name,
         "description": f"Trials from elsewhere on {source.name}",
@@ -65,9 +65,9 @@ def infer_study(
     return Study(**content, optimizers={each: _known(each, tables[each], content) for each in tables})
 
 
-def point_key(record: Record) -> tuple[tuple[str, Value], ...]:
-    """Return what tells a trial's point from others."""
-    return tuple(sorted(record.hyperparameters.items()))
+def _points(records: Sequence[Record]) -> list[Hyperparameters]:
+    """Return the points that were tried, each once, however many seeds it had."""
+    return list({tuple(sorted(record.hyperparameters.items())): record.hyperparameters for record in records}.values())
 
 
 def _direction(metric: str, source: Source, directions: Mapping[str, Direction]) -> Direction:
@@ -97,7 +97,8 @@ def _selection(metrics: Sequence[str]) -> str:
 
 def _budget(records: Sequence[Record]) -> int:
     """Return the step at which the trials end."""
-    ends = Counter(int(record.curve.steps[-1]) for record in records if not record.pruned and not record.diverged)
+    ended = [each for each in records if not each.pruned and not each.diverged and each.status is not Status.INFEASIBLE]
+    ends = Counter(int(record.curve.steps[-1]) for record in ended)
     ends = ends or Counter(int(record.curve.steps[-1]) for record in records)
     if min(ends) < _SIMILAR * max(ends):
         shown = ", ".join(f"{pluralize(count, 'trial')} at step {end:,}" for end, count in ends.most_common(4))
@@ -116,6 +117,7 @@ def _interval(records: Sequence[Record], steps: int) -> int:
 def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[str, Any]:
     """Return an optimizer's table: its rule, and the space that its trials span."""
     table: dict[str, Any] = {"rule": source.rules.get(optimizer, optimizer)}
+    points = _points(records)
     for name in dict.fromkeys(name for record in records for name in record.hyperparameters):
         missing = [record.label for record in records if name not in record.hyperparameters]
         if missing:
@@ -127,8 +129,7 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
         if key := next((key for key in (name, f"one_minus_{name}") if key in stated), ""):
             table[key] = stated[key]
         else:
-            values = [record.hyperparameters[name] for record in records]
-            key, table[key] = infer_dimension(name, values, listed=source.sampling == "grid")
+            key, table[key] = infer_dimension(name, [point[name] for point in points], listed=source.sampling == "grid")
     return table
 
 

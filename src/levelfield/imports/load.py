@@ -13,7 +13,7 @@ from levelfield.errors import UnknownName, UsageError
 from levelfield.formatting import format_hyperparameters, join_words, pluralize
 from levelfield.imports.records import Record, Source, is_finite
 from levelfield.search import Search
-from levelfield.space import Hyperparameters, Value
+from levelfield.space import Choice, Fixed, Hyperparameters, Value
 from levelfield.store import Store
 from levelfield.study import Study, workload_of
 from levelfield.trial import Curve, Point, Status, Trial
@@ -85,7 +85,11 @@ def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Im
 
 
 def _check_names(study: Study, source: Source, notes: list[str]) -> None:
-    """Raise if the source lacks a metric of the study, or has an optimizer that the study does not."""
+    """Raise if the source contradicts the study, lacks a metric of it, or has an optimizer that it does not."""
+    if study.sampling and source.sampling not in ("", study.sampling):
+        raise UsageError(
+            f"sampling: the study says {study.sampling}, the source {source.sampling}; correct one of them"
+        )
     for name in dict.fromkeys(record.optimizer for record in source.records):
         if name not in study.optimizers:
             raise UnknownName.of("optimizer of this study", name, study.optimizers)
@@ -128,10 +132,14 @@ def _hyperparameters(study: Study, record: Record) -> Hyperparameters:
     values = fixed | record.hyperparameters
     for name in values:
         if name not in space.names:
-            raise UnknownName.of(f"hyperparameter of {where} in the study", name, space.names)
+            error = UnknownName.of(f"hyperparameter of {where} in the study", name, space.names)
+            raise UnknownName(f"{error}; or rename its column with --map hyperparameters.NAME=COLUMN")
     for name in space.names:
         if name not in values:
             raise UsageError(f"{where} has no {name}, which is a hyperparameter in the study")
+    for axis in space:
+        if isinstance(values[axis.name], str) and not isinstance(axis.dimension, Choice | Fixed):
+            raise UsageError(f"{where} has {axis.name} = {values[axis.name]!r}; expected a number, as in the study")
     for axis in space:
         if not axis.holds(values):
             raise UsageError(

@@ -259,10 +259,14 @@ def _record(trial: Any, described: Described, objectives: Sequence[str], metrics
 
 
 def _left_out(trial: Any, record: Record) -> str:
-    """Return why a trial is left out, if it is. One that failed after a report of NaN has diverged."""
+    """Return why a trial is left out, if it is.
+
+    One that failed after a report of NaN has diverged, or if `levelfield export` says so.
+    """
     if trial.state.name in ("RUNNING", "WAITING"):
         return "unfinished"
-    if trial.state.name == "FAIL" and not record.diverged:
+    diverged = record.diverged or trial.user_attrs.get("status") == Status.INFEASIBLE.value
+    if trial.state.name == "FAIL" and not diverged:
         return "failed"
     return "stopped" if record.pruned and not trial.intermediate_values else ""
 

@@ -20,6 +20,7 @@ from levelfield.trial import Status
 
 USES = ("studies", "optimizer", "optimizer_name", "step", "seed", "hyperparameters", "metrics", "ignore")
 _PARAMS, _RESULTS, _ERROR = "params.json", "result.json", "error.txt"
+_ADAPTIVE = ("searcher-state-*", "search_gen_state-*", "pbt_global.txt")  # searchers, and population-based training
 _STEP, _SECONDS = "training_iteration", "time_total_s"
 # What Ray Tune writes into each result beside the metrics.
 _BOOKKEEPING = {
@@ -64,7 +65,9 @@ def read(path: Path, layout: Layout) -> Source:
     if pruned := sum(record.pruned for record in marked):
         notes.append(f"{pluralize(pruned, 'trial')} ended before others, stopped by a scheduler or by themselves")
     kept, repeated = distinct(marked, where, labeled=True)
-    samplings, selected = ({function(folder, kept) for folder in records} for function in (_sampling, _selected))
+    samplings, selected = (
+        {function(folder, group) for folder, group in records.items()} for function in (_sampling, _selected)
+    )
     return Source(
         path.resolve().name,
         kept,
@@ -166,7 +169,7 @@ def _with_pruned(records: Sequence[Record]) -> list[Record]:
 
 def _sampling(experiment: Path, records: Sequence[Record]) -> str:
     """Return how an experiment chose its points, as far as the names of its files and the points tell."""
-    if next(experiment.glob("searcher-state-*"), None) or next(experiment.glob("search_gen_state-*"), None):
+    if any(next(experiment.glob(pattern), None) for pattern in _ADAPTIVE):
         return "adaptive"
     if not next(experiment.glob("basic-variant-state-*"), None):
         return ""

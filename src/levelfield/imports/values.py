@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,10 @@ def as_integers(values: polars.Series, rows: polars.Series, where: str) -> polar
 def as_settings(values: polars.Series, rows: polars.Series, where: str) -> polars.Series:
     """Return a column as integers, numbers, switches or text: the first of these that all its values are.
 
-    NaN is no value: programs write it where a setting does not apply.
+    NaN is no value: programs write it where a setting does not apply. Lists are text.
     """
+    if values.dtype == polars.List:
+        values = polars.Series([None if each is None else json.dumps(each, default=str) for each in values.to_list()])
     values = _plain(values, where)
     if values.dtype != polars.String:
         return values.fill_nan(None) if values.dtype.is_float() else values

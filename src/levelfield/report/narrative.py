@@ -58,9 +58,10 @@ def sentences(results: Results) -> list[str]:
             lines.append(f"{name} has {trials} {where}.")
         if outcome.infeasible_share > _MANY_INFEASIBLE:
             needed = math.ceil(k * outcome.tried / len(outcome.pool))
+            expected = f"; a tuner would run about {needed} to get {k}" if study.is_tested else ""
             lines.append(
                 f"{name}: {outcome.tried} trials were run for {len(outcome.pool)} feasible ones. K counts feasible "
-                f"trials; a tuner would run about {needed} to get {k}."
+                f"trials{expected}."
             )
     if study.target and ready:
         lines += _target(results, ready)
@@ -224,13 +225,18 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     best = intervals[first]
     if not math.isfinite(best.median):
         return [f"No optimizer has a median {select}: too many of the best of {k} are not finite."]
-    median = f"{format_metric(select, best.median)} ({_confidence(select, best)})"
+    median = format_metric(select, best.median)
+    median += f" ({_confidence(select, best)})" if results.study.is_tested else ""
     lines = [f"With {pluralize(k, 'trial')} each, {first} has the best median {select}: {median}."]
     if not others:
         lines = [f"With {pluralize(k, 'trial')}, {first} has a median {select} of {median}."]
     if warning := pool_sentence(results.study):
         lines.append(warning)
-    lines += _separations(results, first, others) if others else []
+    if others and results.study.is_tested:
+        lines += _separations(results, first, others)
+    elif others:
+        medians = [f"{name} ({format_metric(select, intervals[name].median)})" for name in others]
+        lines.append(f"It is followed by {join_words(medians)}; this order is not tested.")
     lines += _other_metric(results, [first, *others])
     lines += _precision(results, best.median)
     lines += [line for name in names if (line := _skewed(results, name))]
@@ -256,9 +262,6 @@ def _confidence(metric: str, interval: Interval) -> str:
 def _separations(results: Results, first: str, others: Sequence[str]) -> list[str]:
     """Say which optimizers the first one beats, and which comparisons are open."""
     wins = {name: results.beats(first, name) for name in others}
-    if not results.study.is_tested:
-        rates = [f"{name} in {format_percent(rate)}" for name, rate in wins.items()]
-        return [f"It beats {join_words(rates)} of repetitions; whether that is chance was not tested."]
     losses = {name: results.beats(name, first) for name in others}
     tied = [name for name in others if max(wins[name], losses[name]) < TIED]
     beaten = [name for name in others if (first, name) in results.separated()]
@@ -359,9 +362,10 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
         return [f"No optimizer reaches the target ({shown}) in most repetitions; {first} does most often ({often})."]
     steps = outcomes[first].steps_interval(k)
     ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
+    confidence = f" ({LEVEL:.0%} confidence interval: {ends})" if results.study.is_tested else ""
     lines = [
-        f"{first} has the fewest median steps to the target ({shown}): {format_count(median[first])} ({LEVEL:.0%} "
-        f"confidence interval: {ends}); it reaches the target in {often}."
+        f"{first} has the fewest median steps to the target ({shown}): {format_count(median[first])}{confidence}; it "
+        f"reaches the target in {often}."
     ]
     if equal := [name for name in others if median[name] == median[first]]:
         lines.append(f"{join_words(equal)} {'needs' if len(equal) == 1 else 'need'} as many.")
