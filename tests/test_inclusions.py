@@ -62,8 +62,10 @@ def test_a_known_inclusion_verifies(inclusion):
         assert result.error <= 1e-8
         assert 0.8 <= result.order <= 1.2
         assert 1e-8 < result.single_error < 1e-5  # no better than float32 can be
-        low, high = (1e6, 1e10) if inclusion.towards == INFINITY else (1e-12, 1e-6)
-        assert low <= result.single_stops <= high
+        if inclusion.towards == INFINITY:
+            assert 1e6 <= result.single_stops <= 1e10
+        else:
+            assert 1e-12 <= abs(result.single_stops - inclusion.towards) <= 1.01e-6
 
 
 def test_the_papers_inclusions_are_known():
@@ -189,20 +191,6 @@ def test_optaxs_nadam_in_simplified_ademamix_needs_a_mixture_that_varies():
     assert between(*pair) == []
 
 
-def test_optaxs_adam_in_adan_as_b2_goes_to_1():
-    """Each has a b2 of its own, and adan's third one is adam's second."""
-
-    def witness(learning_rate, b1=0.9, eps=1e-8, *, b2):
-        return {"learning_rate": learning_rate, "b1": b1, "b2": b2, "b3": 0.999, "eps": eps, "eps_root": 0.0}
-
-    space = {"learning_rate": {"log": [1e-3, 1.0]}, "b1": {"uniform": [0.0, 0.95]}, "eps": {"log": [1e-8, 1.0]}}
-    result = verification(
-        Inclusion("optax.adam", "optax.adan", (Witness(witness),), limit="b2", towards=1.0, over=space)
-    )
-    assert result.holds
-    assert 0.8 <= result.order <= 1.2
-
-
 @pytest.mark.parametrize(("shape", "follows"), [((4, 4), True), ((4, 2), True), ((2, 4), False), ((4,), False)])
 def test_muon_follows_sgd_on_some_matrices_alone(shape, follows):
     """Without orthogonalization (coefficients 1, 0, 0), and with ``adaptive``, which undoes the normalization.
@@ -273,7 +261,8 @@ def through(witnesses, values: Mapping[str, Any], open: Mapping[str, Any], t: in
         return {name: at(value, t) for name, value in values.items()}
     *first, last = witnesses
     now, previous = (through(first, values, open, step) for step in (t, max(t - 1, 0)))
-    known = {**open, **now, "step": t, "previous": previous}
+    marked = {f"{name}_": value for name, value in open.items()}  # next to the special rule's of the same name
+    known = {**open, **marked, **now, "step": t, "previous": previous}
     parameters = inspect.signature(last.function).parameters
     return last.function(**{name: known[name] for name in parameters if name in known})
 

@@ -15,7 +15,7 @@ from regression import job, plain_curve, train
 import levelfield as lf
 from levelfield.errors import StudyError, UnknownName, UsageError
 from levelfield.optax_optimizers import build_optimizer, optax_optimizers, refusal
-from levelfield.optax_signatures import known_optimizers, optimizer_function
+from levelfield.optax_signatures import function_hyperparameters, known_optimizers, optimizer_function
 from levelfield.rules import get_rule
 from levelfield.training.checks import check_rule
 
@@ -78,6 +78,7 @@ def test_every_optimizer_of_optax_is_known_or_refused() -> None:
         ("optax.contrib.prodgy", "optax.contrib.prodigy"),
         ("optax.sam", "optax.contrib.sam"),
         ("optax.adamv", "optax.adam"),
+        ("optax.AdamW", "optax.adamw"),
     ],
 )
 def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
@@ -87,7 +88,7 @@ def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggested"),
-    [("lion", "optax.lion"), ("adamw", "optax.adamw"), ("muon", "optax.contrib.muon"), ("contrib.sam", "contrib.sam")],
+    [("lion", "optax.lion"), ("AdamW", "optax.adamw"), ("muon", "optax.contrib.muon"), ("contrib.sam", "contrib.sam")],
 )
 def test_a_name_without_its_module_is_completed(name: str, suggested: str) -> None:
     with pytest.raises(UnknownName, match=f"unknown rule '{name}'; did you mean '.*{suggested}'"):
@@ -138,7 +139,9 @@ def test_an_optimizer_that_takes_no_schedule_says_so(name: str) -> None:
     [
         ({"learning_rate": -0.1}, r"learning_rate reaches -0.1, outside \[0, inf\]"),
         ({"rule": "optax.contrib.galore", "rank": 4.0}, "rank = 4.0: expected an integer"),
+        ({"rule": "optax.contrib.muon", "ns_steps": 5.5}, "ns_steps = 5.5: expected an integer"),
         ({"rule": "optax.contrib.prodigy", "betas": [0.9, 0.99]}, r"got \[0.9, 0.99\]; members .*: betas_1, betas_2"),
+        ({"rule": "optax.contrib.prodigy", "betas": (0.9, 0.99)}, r"got \(0.9, 0.99\); members .*: betas_1, betas_2"),
     ],
     ids=lambda case: "",
 )
@@ -146,6 +149,14 @@ def test_a_value_that_an_optimizer_cannot_take_is_refused(table: dict[str, Any],
     optimizers = {"x": {"rule": "optax.adam", "learning_rate": 0.1} | table}
     with pytest.raises(UsageError, match=words):
         lf.Study(workload="quadratic", steps=2, trials=1, optimizers=optimizers)
+
+
+def test_an_integer_is_a_number_where_a_float_is_declared() -> None:
+    def mine(learning_rate: float, decay: float = 0, count: int = 3, many: Any = 3) -> None: ...
+
+    kinds = {name: (about.kind, about.traced) for name, about in (function_hyperparameters(mine) or {}).items()}
+    number, integer = ("number", True), ("integer", False)
+    assert kinds == {"learning_rate": number, "decay": number, "count": integer, "many": integer}
 
 
 # Arguments that are tuples

@@ -76,7 +76,8 @@ def test_every_option_can_be_searched() -> None:
     [
         ({"clip_norm": 0.0}, r"clip_norm reaches 0, outside \(0, inf\]"),
         ({"weight_decay": -1.0}, "weight_decay reaches -1, outside"),
-        ({"ema_decay": 1.5}, r"ema_decay reaches 1.5, outside \[0, 1\]"),
+        ({"ema_decay": 1.5}, r"ema_decay reaches 1.5, outside \[0, 0.9999999\]"),
+        ({"ema_decay": 1}, r"ema_decay reaches 1, outside"),  # an average that stays at its start
         ({"clip_nrm": 1.0}, "did you mean 'clip_norm'"),
     ],
 )

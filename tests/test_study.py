@@ -317,6 +317,7 @@ def error_of(content: dict) -> str:
         ({"schedule": "linear"}, ["schedule = 'linear'"]),
         ({"schedule": {"kind": "linaer"}}, ["schedule", "'linaer'", "did you mean 'linear'?"]),
         ({"schedule": {"kind": ["linear"]}}, ["schedule", "['linear']"]),
+        ({"schedule": {"decay_factor": 0.1}}, ["schedule.kind is missing", "linear"]),
         ({"schedule": {"kind": "step", "decay_every": 0.1}}, ["schedule.decay_factor is missing", "step"]),
         (
             {"schedule": {"kind": "cosine", "warmup_steps": 500}},
@@ -327,7 +328,7 @@ def error_of(content: dict) -> str:
             ["schedule.decay_stepz", "did you mean 'decay_steps'?"],
         ),
         ({"schedule": LINEAR | {"decay_every": 0.1}}, ["schedule.decay_every", "linear"]),
-        ({"schedule": {"decay_steps": 0.5}}, ["schedule.decay_steps", "constant"]),
+        ({"schedule": {"kind": "constant", "decay_steps": 0.5}}, ["schedule.decay_steps", "constant"]),
         ({"schedule": LINEAR | {"decay_factor": 2.0}}, ["decay_factor", "2", "[0, 1]"]),
         ({"schedule": LINEAR | {"decay_steps": 0.0}}, ["decay_steps", "0"]),
     ],

@@ -140,6 +140,11 @@ def test_a_rule_of_which_nothing_is_known_says_what_to_declare():
         suggestion("suggested_not_at_all")
 
 
+def test_a_workload_is_no_kind_of_workload():
+    with pytest.raises(UsageError, match="unknown kind 'fashion_mini' of workload; expected one of: images, text"):
+        suggestion("adam", "fashion_mini")
+
+
 def test_a_range_a_decade_from_the_suggestion_is_a_departure():
     far = {"rule": "optax.contrib.muon", "learning_rate": {"log": [1e-6, 2e-5]}}
     (found,) = departures(make_study({"muon": far}, workload="fashion_mini"))

@@ -54,7 +54,7 @@ class Hyperparameter:
 
     @property
     def interval(self) -> str:
-        return f"{'(' if self.open else '['}{self.low:g}, {self.high:g}]"
+        return f"{'(' if self.open else '['}{self.low:g}, {self.high:.7g}]"
 
 
 def _is_range(ends: Any) -> bool:

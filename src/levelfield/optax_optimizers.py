@@ -50,7 +50,7 @@ def optax_optimizers() -> list[str]:
 def closest(name: str) -> str:
     """Return the name of the optimizer that a misspelled one resembles, or "". This imports optax."""
     names = {known.rpartition(".")[2]: known for known in optax_optimizers()}
-    found = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
+    found = difflib.get_close_matches(name.rpartition(".")[2].lower(), names, n=1)
     return names[found[0]] if found else ""
 
 

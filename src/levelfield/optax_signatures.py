@@ -121,8 +121,7 @@ def _hyperparameter(name: str, parameter: Parameter) -> Hyperparameter:
     return Hyperparameter(
         low=0.0 if name == _RATE else -math.inf,
         required=parameter.required or name == _RATE,
-        # Switches and whole numbers control Python code in optax; everything else is arithmetic.
-        traced=kind == "number" and not isinstance(default, int),
+        traced=kind == "number",  # switches and whole numbers control Python code in optax
         kind=kind,
         default=None if default is _NO_LITERAL else default,
     )
@@ -136,9 +135,11 @@ def _kind(name: str, parameter: Parameter) -> Kind:
         return "object"
     if isinstance(default, bool) or annotated == {"bool"}:
         return "switch"
+    if isinstance(default, int) and ("int" in annotated or "float" not in annotated):  # ns_steps of muon counts
+        return "integer"
     if isinstance(default, float) or annotated & _NUMBERS:
         return "number"
-    if isinstance(default, int) or "int" in annotated:
+    if "int" in annotated:
         return "integer"
     return "text" if isinstance(default, str) or "str" in annotated else "object"
 

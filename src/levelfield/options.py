@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from levelfield.errors import SpaceError
-from levelfield.hyperparameters import FRACTION, NOT_NEGATIVE, POSITIVE, Hyperparameter
+from levelfield.hyperparameters import CLOSEST_TO_1, NOT_NEGATIVE, POSITIVE, Hyperparameter
 
 OPTIONS: dict[str, Hyperparameter] = {
     # The gradient is scaled down to this norm, over all parameters together, if it is longer.
@@ -17,7 +17,7 @@ OPTIONS: dict[str, Hyperparameter] = {
     # Matrices and kernels shrink by learning rate × λ in each step.
     "weight_decay": replace(NOT_NEGATIVE, required=False, default=0.0, usual_range=(0.0, 1.0)),
     # Metrics are those of the weights' moving average, which forgets by this factor in each step.
-    "ema_decay": replace(FRACTION, required=False, default=0.0, usual_range=(0.9, 0.9999)),
+    "ema_decay": replace(NOT_NEGATIVE, high=1 - CLOSEST_TO_1, required=False, default=0.0, usual_range=(0.9, 0.9999)),
 }
 
 _BY_HAND = {

@@ -5,9 +5,11 @@ Where the paper leaves a choice, this is the choice of its authors' code:
 - The first gradient of a matrix sets its bases and does not move it, so that no gradient is used in a basis that it
   has shaped itself.
 - Kernels with more than two axes have a basis for each axis. Vectors, axes of length 1, and axes longer than
-  ``max_precondition_dim`` have none; a parameter without any basis is trained by Adam from the first step.
+  ``max_precondition_dim`` have none.
 - Adam adds ε before the bias correction, as the paper's ``adam`` does in this project.
 - Before a basis is updated, its vectors are sorted by the size of their eigenvalues, and the second moments with them.
+
+Unlike there, a parameter without any basis does not wait for the second gradient: Adam trains it from the first step.
 """
 
 from __future__ import annotations

@@ -213,7 +213,9 @@ def dimension(spec: Any) -> Dimension:
             raise SpaceError(f"expected a finite number, got {shown}")
         return Fixed(spec)
     if not isinstance(spec, Mapping) or len(spec) != 1 or next(iter(spec)) not in _KINDS:
-        members = "; members of a tuple have their own names: betas_1, betas_2" if isinstance(spec, list) else ""
+        members = (
+            "; members of a tuple have their own names: betas_1, betas_2" if isinstance(spec, list | tuple) else ""
+        )
         raise SpaceError(
             f"expected a value or a table such as {{ log = [1e-3, 1e-1] }} (one of {', '.join(_KINDS)}), "
             f"got {_show(spec)}{members}"

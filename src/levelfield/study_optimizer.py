@@ -121,6 +121,8 @@ def _schedule(own: Any, shared: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
         raise UnknownName.of("schedule", str(kind), SCHEDULES)
     for key in values:
         if key not in SCHEDULES[kind]:
+            if "kind" not in {**shared, **own}:
+                raise StudyError(f"schedule.kind is missing; expected one of: {', '.join(sorted(SCHEDULES))}")
             raise StudyError(f"schedule.{key}: unknown value of a {kind} schedule{suggestion(key, SCHEDULES[kind])}")
     for key, about in SCHEDULES[kind].items():
         if about.required and key not in values:

@@ -17,7 +17,7 @@ from levelfield.rules import Rule, get_rule
 from levelfield.space import Space
 from levelfield.study import Study, built_in_studies, load_study
 from levelfield.study_file import optimizer_toml, table_toml
-from levelfield.workload import WorkloadKind
+from levelfield.workload import WorkloadKind, check_kind
 from levelfield.workloads import get_workload
 
 _FACTOR = 10.0  # of derived ranges: a decade either side
@@ -68,6 +68,7 @@ def suggestion(rule: str, kind: WorkloadKind = "") -> Suggestion:
     If nothing is known of the rule on this kind, it is what is known of the rule on any; if nothing is known of the
     rule, its ranges are derived from its defaults and usual values.
     """
+    check_kind(kind)
     about, known = get_rule(rule), known_suggestion(rule, kind)
     if known is None:
         return Suggestion(rule, "", _derived(about), "derived: " + _DERIVATION)

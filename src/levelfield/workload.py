@@ -24,6 +24,12 @@ Precision = Literal["float32", "tf32", "bfloat16"]  # of products; weights and w
 Gradients = Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree, Tree]]
 
 
+def check_kind(kind: str) -> None:
+    """Raise if this is no kind of workload."""
+    if kind not in get_args(WorkloadKind):
+        raise UnknownName.of("kind of workload", str(kind), filter(None, get_args(WorkloadKind)))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BaseWorkload:
     """What a study must know of a workload. Its subclasses add how a trial is trained; trials of others are imported.
@@ -46,8 +52,7 @@ class BaseWorkload:
 
     def __post_init__(self) -> None:
         label = f"workload {self.name!r}"
-        if self.kind not in get_args(WorkloadKind):
-            raise UnknownName.of("kind of workload", str(self.kind), filter(None, get_args(WorkloadKind)))
+        check_kind(self.kind)
         directions = " or ".join(repr(direction.value) for direction in Direction)
         if not isinstance(self.metrics, Mapping) or not self.metrics:
             raise UsageError(f"{label}: metrics = {self.metrics!r}: expected a mapping from metrics to {directions}")

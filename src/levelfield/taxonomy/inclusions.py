@@ -125,6 +125,8 @@ _OPTAX_ADAMW: dict[str, Any] = {
     "over": {**_OPTAX_ADAM, "weight_decay": {"log": [1e-4, 1e-1]}},
 }
 
+_OPTAX_PLAIN_ADAM: dict[str, Any] = {"where": {"nesterov": False}, "over": _OPTAX_ADAM}
+
 _INCLUSIONS = [
     Inclusion("sgd", "momentum", (w.sgd_in_momentum,)),
     Inclusion("sgd", "nesterov", (w.sgd_in_momentum,)),
@@ -160,7 +162,7 @@ _INCLUSIONS = [
     Inclusion("adam", "soap", (w.adam_in_soap,)),
     Inclusion("adam", "optax.contrib.prodigy", (w.adam_in_prodigy,)),
     Inclusion("optax.adamw", "optax.contrib.ademamix", (w.adamw_in_ademamix,), **_OPTAX_ADAMW),
-    Inclusion("optax.adam", "optax.contrib.simplified_ademamix", (w.adam_in_simplified_ademamix,), over=_OPTAX_ADAM),
+    Inclusion("optax.adam", "optax.contrib.simplified_ademamix", (w.adam_in_simplified_ademamix,), **_OPTAX_PLAIN_ADAM),
     Inclusion("optax.adam", "optax.optimistic_adam_v2", (w.adam_in_optimistic_adam,), over=_OPTAX_ADAM),
     Inclusion("optax.nadam", "optax.optimistic_adam_v2", (w.nadam_in_optimistic_adam,), over=_OPTAX_ADAM),
     Inclusion(
@@ -172,6 +174,7 @@ _INCLUSIONS = [
         where={"nesterov": False},
         over=_OPTAX_ADAMAX,
     ),
+    Inclusion("optax.adam", "optax.adan", (w.adam_in_adan,), limit="b2", towards=1.0, **_OPTAX_PLAIN_ADAM),
     Inclusion("optax.sgd", "optax.radam", (w.sgd_in_radam,), **_OPTAX_SGD),
     Inclusion("sgd", "optax.adadelta", (w.sgd_in_adadelta,), limit="eps"),
     Inclusion("sgd", "optax.contrib.acprop", (w.sgd_in_acprop,), limit="eps"),

@@ -3,7 +3,8 @@
 A witness is a function from the special rule's hyperparameters at a step to the general rule's. It takes by name what
 it needs: any of the special rule's hyperparameters, ``step`` (counted from 0), and ``previous``, the special rule's
 hyperparameters one step earlier. Its keyword-only parameters are hyperparameters of the general rule that it leaves
-open: they may have any value, or, for a limit, a large enough one.
+open: they may have any value, or, for a limit, a large enough one. If it takes a hyperparameter of the special rule
+that has the same name, the open one ends in an underscore, as in ``b2_``.
 
 With the function comes a declaration of what the caller cannot see in it: which of the values vary with the step, and
 under which names hyperparameters are passed on. Verification catches a witness whose declaration is wrong.
@@ -39,6 +40,10 @@ class Witness:
     @functools.cached_property
     def open(self) -> dict[str, Any]:
         """The hyperparameters of the general rule that the function leaves open, with their defaults."""
+        return {_unmarked(name): default for name, default in self._keywords.items()}
+
+    @functools.cached_property
+    def _keywords(self) -> dict[str, Any]:
         parameters = inspect.signature(self.function).parameters.values()
         return {
             parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
@@ -62,7 +67,7 @@ class Witness:
 
         Unless the inclusion ``lifts`` to learning rates that vary, ``previous`` is the same as the present step.
         """
-        chosen = {name: open[name] for name in self.open}
+        chosen = {name: open[_unmarked(name)] for name in self._keywords}
 
         def values(step: Any) -> dict[str, Any]:
             return {name: value(step) if callable(value) else value for name, value in given.items()}
@@ -75,6 +80,11 @@ class Witness:
 
         varying = self.varying([name for name, value in given.items() if callable(value)])
         return {name: _component(at, name) if name in varying else value for name, value in at(0).items()}
+
+
+def _unmarked(name: str) -> str:
+    """Return the hyperparameter that a keyword of a witness stands for."""
+    return name.removesuffix("_")
 
 
 def _component(at: Callable[[Any], Mapping[str, Any]], name: str) -> Callable[[Any], Any]:
@@ -303,6 +313,15 @@ def adam_in_simplified_ademamix(
     rate = learning_rate * (1 - b1) / (1 - b1 ** (step + 1))
     same = {"b1": b1, "b2": b2, "eps": eps, "eps_root": eps_root}
     return {"learning_rate": rate, **same, "alpha": 0.0, "weight_decay": 0.0}
+
+
+@witness(renames={"b2": "b3"})
+def adam_in_adan(
+    learning_rate: Any, b1: Any = 0.9, b2: Any = 0.999, eps: Any = 1e-8, eps_root: Any = 0.0, *, b2_: Any
+) -> Mapping[str, Any]:
+    """β₃ = β₂, weight decay 0"""
+    same = {"learning_rate": learning_rate, "b1": b1, "eps": eps, "eps_root": eps_root}
+    return {**same, "b2": b2_, "b3": b2, "weight_decay": 0.0}
 
 
 @witness()
