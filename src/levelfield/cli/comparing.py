@@ -228,8 +228,8 @@ def check(
     """Check a study before training: its cost and its search spaces.
 
     This shows how much of a special case's search space, such as momentum's, the search space of a more general
-    optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
-    what 'levelfield suggest' prints.
+    optimizer, such as adam's, can express. It warns about ranges that contain no usual value, or that are far from what
+    'levelfield suggest' prints.
     """
     from levelfield.executors.local import parts_of
     from levelfield.formatting import format_duration, format_number, pluralize

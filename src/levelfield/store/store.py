@@ -52,7 +52,7 @@ class Store:
             if database.is_sqlite and database.url.database:
                 path = Path(database.url.database)
                 if not create and not path.exists():
-                    raise NoStore(str(location), "no such store; a run creates it")
+                    raise NoStore(str(location), "no such store; 'levelfield run' creates it")
                 if create:
                     _make_folder(path.parent)
             store = cls(database)
@@ -74,7 +74,7 @@ class Store:
             if any(names != expected.get(table) for table, names in columns.items()):
                 raise StoreError(f"{self.name}: a database of another program, not a levelfield store")
             if not create:
-                raise NoStore(self.name, "the store is empty; a run fills it")
+                raise NoStore(self.name, "the store is empty; 'levelfield run' fills it")
             self._database.write(self._create)
         self._version = self._read_version()
         if self._version > SCHEMA_VERSION:
