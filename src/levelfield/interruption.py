@@ -34,7 +34,7 @@ _state = _State()
 def raise_at_once() -> None:
     """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, also in a shell's background job, which ignores Ctrl-C.
 
-    Should it get lost, the next ``deferred`` raises it again.
+    If it gets lost, the next ``deferred`` raises it again.
     """
 
     def handle(*_: Any) -> None:

@@ -72,7 +72,7 @@ def opened(study: Study, location: Location | None, *, create: bool = True) -> I
 def checkpoint_folder(
     study: Study, location: Location | None = None, minutes: float = 5.0, out: Path | None = None
 ) -> CheckpointFolder | None:
-    """Return where a study's trials in flight are saved: beside a store in a file, or else in the study's folder.
+    """Return where a study's trials in flight are saved: next to a store in a file, or else in the study's folder.
 
     They are saved after so many minutes of training; 0 saves none.
     """
@@ -510,7 +510,7 @@ def refine_in_rounds(
     """Alternate search and refinement until nothing better is found or the rounds are used up.
 
     Each round yields what it tried and changed; the last refinement judges the final ranges, whose pools are full then.
-    All trials are stored, so an interrupted refinement takes the same path again without training them anew. Raises
+    All trials are stored, so an interrupted refinement takes the same path without training them again. Raises
     SearchExhausted if a final pool cannot be filled.
     """
     if rounds < 1:

@@ -138,7 +138,7 @@ def _failure(source: str, file: str, error: BaseException) -> StudyError:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, " if lines else ""
     relative = isinstance(error, ImportError) and "relative import" in str(error)
-    remedy = "; import a module beside the code file by its name, without a dot" if relative else ""
+    remedy = "; import a module next to the code file by its name, without a dot" if relative else ""
     return StudyError(f"code = {source!r}: {where}{one_line(error)}{remedy}")
 
 

@@ -1,4 +1,4 @@
-"""A worker process: trains trials of one study with custom code, one after the other, and reports to its runner.
+"""A worker process: trains trials of one study with custom code, one at a time, and reports to its runner.
 
 Messages are JSON in both directions. The first one that it gets has the study, each other one a point to train.
 """
@@ -127,7 +127,7 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
     except BaseException as error:  # also SystemExit: custom code can raise anything
         details = "".join(traceback.format_exception(error))[-_LONGEST_DETAILS:]
         ending = {"kind": "failed", "reason": failure_line(error), "details": details}
-        ending["output"] = isinstance(error, CommandFailed)  # its last output tells why
+        ending["output"] = isinstance(error, CommandFailed)  # its last output shows why
     ended = True
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # custom code may have replaced or closed it

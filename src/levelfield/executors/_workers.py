@@ -332,7 +332,7 @@ class _Worker:
         self._send(optimizer=optimizer, index=point.index, hyperparameters=point.hyperparameters, seed=point.seed)
 
     def _send(self, **message: Any) -> None:
-        with suppress(OSError):  # if the process has died, ``receive`` tells
+        with suppress(OSError):  # if the process has died, ``receive`` reports it
             self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self) -> dict[str, Any] | None:

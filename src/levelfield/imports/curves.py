@@ -17,7 +17,7 @@ STEP = "levelfield step"  # a column that is added where steps are part of the m
 
 
 def unrolled(frame: polars.DataFrame, roles: Roles, where: str) -> tuple[polars.DataFrame, Roles]:
-    """Return a table with one row a step where metrics were lists of values, or of [step, value] pairs."""
+    """Return a table with one row per step where metrics were lists of values, or of [step, value] pairs."""
     lists = [column for column in roles.metrics.values() if frame[column].dtype == polars.List]
     if not lists:
         return frame, roles

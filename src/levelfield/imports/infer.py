@@ -66,7 +66,7 @@ def infer_study(
 
 
 def point_key(record: Record) -> tuple[tuple[str, Value], ...]:
-    """Return what tells a trial's point from others."""
+    """Return what identifies a trial's point."""
     return tuple(sorted(record.hyperparameters.items()))
 
 

@@ -144,7 +144,7 @@ class Store:
         connection.execute(self._database.insert(table).on_conflict_do_nothing(), rows)
 
     def add_failures(self, optimizer: str, failed: Sequence[Failure]) -> None:
-        """Add failed trials. They are kept until they finish; one that has failed before counts one attempt more."""
+        """Add failed trials, which are kept until they finish. One that has failed before gets one attempt more."""
         if failed:
             self._database.write(lambda connection: failures.add(connection, self._database, optimizer, failed))
 
@@ -157,7 +157,7 @@ class Store:
     def add_step_time(self, optimizer: str, measured: StepTime, *, replace: bool = False) -> None:
         """Add how long a step of an optimizer takes on a device.
 
-        A measurement of more stretches stays, unless ``replace`` says that it is to go.
+        An existing measurement of more stretches is kept unless ``replace`` is true.
         """
         insert = self._database.insert(step_times).values(optimizer=optimizer, **asdict(measured))
         new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "slowdown")}
