@@ -393,7 +393,7 @@ def test_an_optimizer_that_wins_mostly_is_not_called_similar_to_the_first(made):
     )
 
 
-def test_two_few_trials_separate_nothing(made):
+def test_too_few_trials_separate_nothing(made):
     """With a pool of 5, b draws two bad trials with probability 16%."""
     view = of_losses(made, 2, a=[0.5] * 5, b=[0.1] * 3 + [1e7, 1e8])
     assert view.beats("b", "a") == pytest.approx(0.84)

@@ -47,9 +47,9 @@ from levelfield.work import Work
 from levelfield.workload import Workload
 
 Location = str | Path | Store
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between checks for free points while others train the rest
 _PAUSE = 1.0  # seconds before a run that has found nothing to train looks again
-_LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
+_LOOK_FOR_DEAD = 5.0  # seconds between checks for runners that have died
 _FEWEST_TIMED, _MOST_TIMED, _TIMED_SECONDS = 3, 50, 2.0  # stretches of training, to measure what a step takes
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 

@@ -28,7 +28,7 @@ _neighbors: set[str] = set()  # names of the modules, imported or run, that lie 
 def run_code(source: str) -> str:
     """Run a code file, unless it has been run and nothing has changed since; return its full path.
 
-    The file may import modules that lie next to it. Once it has been run, it may be gone.
+    The file may import modules that lie next to it. Once the file has been run, it may be deleted.
     """
     path = Path(source).resolve()
     file = str(path)

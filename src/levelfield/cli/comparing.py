@@ -413,7 +413,7 @@ def _print_failures(pools: "Mapping[str, PoolState]") -> None:
             when = datetime.fromtimestamp(failure.time).astimezone().isoformat(" ", "seconds")
             times = pluralize(failure.attempts, "time")
             typer.echo(f"\n{name}, trial {failure.index}: {failure.reason}")
-            typer.echo(f"    failed {times}, the last time on {failure.host}, {when}")
+            typer.echo(f"    failed {times}, last on {failure.host}, {when}")
             if failure.details:
                 typer.echo(textwrap.indent(failure.details, "    "))
 

@@ -105,7 +105,7 @@ def import_(
 
 
 def _asked(source: "Source") -> "Source":
-    """Ask how the points were chosen, if the source does not say and there is somebody to ask."""
+    """Ask how the points were chosen, if the source does not say and someone is at the terminal."""
     from levelfield.imports import SAMPLINGS
 
     if source.sampling or not sys.stdin.isatty():

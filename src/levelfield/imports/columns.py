@@ -10,7 +10,7 @@ from typing import Any
 from levelfield.errors import DataError
 from levelfield.imports.layout import OPTIMIZERS, SEEDS, Layout, chosen, metric_names, require
 
-# The usual names of each role, the most telling first, as ``_folded`` returns them.
+# The usual names of each role, the most specific first, as ``_folded`` returns them.
 _NAMES = {
     "optimizer": OPTIMIZERS,
     "trial": ("trial_id", "run_id", "trial", "run", "id", "number", "run_name", "name"),
