@@ -88,7 +88,7 @@ class Plan:
         """Return the plan in words."""
         lines = self._by_trials()
         if self.gpu_hours is not None and self.choices:
-            where = f"{self.device}, evaluations not counted" if self.device else "this device"
+            where = f"{self.device}, without evaluations" if self.device else "this device"
             lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} on {where}:")
             lines += [self._describe(choice) for choice in self.choices]
         return lines

@@ -68,7 +68,7 @@ def _integer(text: str) -> int:
     return int(text) if text.lstrip("+-").isdigit() else int(value)
 
 
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A built-in study or the path of a .toml file.")]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A built-in study or the path to a .toml file.")]
 Trials = Annotated[
     int | None,
     typer.Option("--trials", metavar="K", parser=_integer, help="Number of trials spent on tuning each optimizer."),
@@ -82,7 +82,7 @@ Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only th
 Precision = Annotated[
     Literal["float32", "tf32", "bfloat16"] | None, typer.Option(help="Precision of matrix products in training.")
 ]
-Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
+Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="Random seed of the study.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
 WithoutReplacement = Annotated[
     bool,

@@ -63,7 +63,7 @@ def compare(
     ] = 0,
     seconds: Annotated[
         bool,
-        typer.Option("--seconds", help="Measure how long steps take now, instead of while trials trained."),
+        typer.Option("--seconds", help="Measure how long steps take now, separately from training."),
     ] = False,
     stale: Stale = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
@@ -71,7 +71,7 @@ def compare(
 ) -> None:
     """Train missing trials, print the comparison, write report.html.
 
-    If options change the study, the report's name says so, and the full study's report.html stays.
+    If options change the study, the report's name says so, and the full study's report.html is kept.
     """
     from levelfield.comparison import Comparison
     from levelfield.run import compare
@@ -165,7 +165,7 @@ def report(
     beside: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STUDY", help="Another study of the workload to compare as a tuning protocol. Repeatable."
+            metavar="STUDY", help="Another study of this workload to compare as a tuning protocol. Repeatable."
         ),
     ] = None,
     as_json: Json = False,
@@ -220,7 +220,9 @@ def check(
     ] = False,
     gradient_scale: Annotated[
         float | None,
-        typer.Option(metavar="G", help="Size of the gradients, for the inclusions.  [default: measured at the start]"),
+        typer.Option(
+            metavar="G", help="Size of the gradients, to judge inclusions by.  [default: measured at the start]"
+        ),
     ] = None,
     slots: Slots = "auto",
     as_json: Json = False,
