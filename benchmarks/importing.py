@@ -1,4 +1,4 @@
-"""How long an import takes: 30,000 trials with curves of 50 points, from Parquet with one row a step.
+"""How long an import takes: 30,000 trials with curves of 50 points, from Parquet with one row per step.
 
 python benchmarks/importing.py [--trials 30000] [--points 50]
 """
@@ -18,7 +18,7 @@ import polars
 
 
 def table(trials: int, points: int) -> polars.DataFrame:
-    """Return random trials of three optimizers, one row a step."""
+    """Return random trials of three optimizers, one row per step."""
     random = np.random.default_rng(0)
     steps = np.tile(np.arange(1, points + 1) * 100, trials)
     rates, betas = 10 ** random.uniform(-5, 0, trials), 1 - 10 ** random.uniform(-4, 0, trials)

@@ -5,8 +5,9 @@
 Each layer needs its products: one forward and two backward (the first layer: one), and its outputs pass through memory
 five times: written, read by the next layer, read again backward, and their gradient written and read. A layer takes at
 least the longer of both, at the device's measured speed of large matrix products and copies. Adam reads and writes each
-weight and its two averages in float32, and the gradient is written and read: 32 bytes a weight. Layers that can be one
-kernel, such as a convolution with its pooling, count as one. --measure measures the ceilings on this machine's device.
+weight and its two averages in float32, and the gradient is written and read: 32 bytes per weight. Layers that can be
+one kernel, such as a convolution with its pooling, count as one. --measure measures the ceilings on this machine's
+device.
 """
 
 from __future__ import annotations

@@ -393,11 +393,11 @@ def test_an_optimizer_that_wins_mostly_is_not_called_similar_to_the_first(made):
     )
 
 
-def test_two_few_trials_separate_nothing(made):
+def test_too_few_trials_separate_nothing(made):
     """With a pool of 5, b draws two bad trials with probability 16%."""
     view = of_losses(made, 2, a=[0.5] * 5, b=[0.1] * 3 + [1e7, 1e8])
     assert view.beats("b", "a") == pytest.approx(0.84)
-    close = "Not clearly different from a (which it beats in 84% of repetitions)."
+    close = "It is not clearly different from a (which it beats in 84% of repetitions)."
     assert any(sentence.startswith(close) for sentence in view.sentences())
     assert "These trials do not separate any two optimizers." in view.sentences()
 

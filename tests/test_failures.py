@@ -273,7 +273,7 @@ def test_commands_show_what_failed(command: Command, tmp_path: Path) -> None:
 
     code, out, _ = command("status", *options, "--failures")
     assert code == 0
-    details = re.findall(r"^sgd, trial (\d): (.*)\n    failed in 1 run, the last time on (\S+), ", out, re.MULTILINE)
+    details = re.findall(r"^sgd, trial (\d): (.*)\n    failed in 1 run, last on (\S+), ", out, re.MULTILINE)
     assert details == [(index, REASON, socket.gethostname()) for index in "12"]
     assert out.count("    Traceback (most recent call last):\n") == 2
     assert out.count('my_code.py", line 12, in batches\n') == 2

@@ -200,6 +200,14 @@ def test_an_unknown_built_in_study_gets_a_suggestion(name):
         lf.load_study(name)
 
 
+def test_an_unknown_study_says_what_a_study_can_be():
+    """Listing all built-in studies would hide that a file can be named, too."""
+    with pytest.raises(UnknownName, match=r"unknown study 'mine'; expected the path to a \.toml file") as refused:
+        lf.load_study("mine")
+    assert "levelfield studies" in str(refused.value)
+    assert "wilson" not in str(refused.value)
+
+
 def test_a_file_name_without_its_suffix_gets_a_suggestion(path, monkeypatch):
     monkeypatch.chdir(path.parent)
     with pytest.raises(StudyError, match=rf"did you mean the file {path.stem}\.toml\?"):

@@ -35,7 +35,7 @@ _MOST_CODE = 10_000_000  # bytes of a file; a larger one is data
 
 
 class CommandFailed(UsageError):
-    """A command that exited with a code other than 0, or printed no metrics. What it printed last tells why."""
+    """A command that exited with a code other than 0, or printed no metrics. Its last output shows why."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Command:
             raise StudyError(f"command: no program {program!r} on this machine; expected one on the PATH, or its path")
 
     def files(self) -> list[str]:
-        """Return the arguments that are files: the program's code, as far as it can be told."""
+        """Return the arguments that are files: the parts of the program's code that are known."""
         paths = (Path(self.folder, argument) for argument in self.arguments if len(argument) < 1000)
         return [str(path.resolve()) for path in paths if path.is_file() and path.stat().st_size <= _MOST_CODE]
 

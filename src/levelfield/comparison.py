@@ -41,7 +41,7 @@ class Comparison:
 
     @classmethod
     def load(cls, study: Study, store: str | Path | Store | None = None) -> Comparison:
-        """Read the trials that a store holds of a study; the default is the CLI's store of that study."""
+        """Read a study's trials from a store, by default the one that the CLI uses for that study."""
         with run.opened(study, store, create=False) as opened:
             return cls(read(study, opened))
 
@@ -90,12 +90,12 @@ class Comparison:
     def interval(self, optimizer: str, k: int | None = None, level: float = 0.9) -> Interval:
         """Return the median best of k of an optimizer, with its confidence interval.
 
-        The interval says what the pool does not tell about the whole search space; it shrinks as N grows.
+        The interval shows how uncertain the pool leaves it for the whole search space; it shrinks as N grows.
         """
         return self.outcome(optimizer).interval(self.results.k(k), level)
 
     def separated(self, k: int | None = None) -> list[tuple[str, str]]:
-        """Return the pairs (better, worse) that the trials tell apart at k trials each; empty if they tell none.
+        """Return the pairs (better, worse) that the trials tell apart at k trials each; empty if there are none.
 
         Permutation tests corrected over all pairs: the chance that any two optimizers whose trials come from the same
         distribution are separated is at most 5%.
@@ -147,7 +147,7 @@ class Comparison:
         return self.results.rank_probabilities(k)
 
     def settles(self) -> int | None:
-        """Return from which number of trials on the ranking by expected best is that of the whole pools."""
+        """Return the number of trials from which the ranking by expected best stays the same as for the whole pools."""
         return self.results.settles()
 
     def at(self, *, select: str | None = None, step: int | None = None, target: Target | None = None) -> Comparison:
@@ -182,11 +182,11 @@ class Comparison:
         return polars.DataFrame(rows, infer_schema_length=None)
 
     def audit(self, k: int | None = None) -> list[Finding]:
-        """Return for each inclusion between the optimizers whether the general one's best of k is no worse."""
+        """For each inclusion between the optimizers, return whether the general one's best of k is no worse."""
         return audit(self.results, self.results.k(k))
 
     def boundaries(self, k: int | None = None) -> list[Boundary]:
-        """Return for each axis of each optimizer where its good trials lie, and a better range if there is one."""
+        """For each axis of each optimizer, return where its good trials lie, and a better range if there is one."""
         return boundaries(self.results, k)
 
     def health(self, k: int | None = None) -> list[Check]:
@@ -204,7 +204,7 @@ class Comparison:
         return sentences(self.results)
 
     def write_report(self, path: str | Path, protocols: Sequence[Comparison] = ()) -> Path:
-        """Write one self-contained HTML file. Shows the tuning protocols of these comparisons side by side."""
+        """Write one self-contained HTML file. It shows the tuning protocols of these comparisons side by side."""
         from levelfield.report.page import write_report
 
         return write_report(self.results, Path(path), [other.results for other in protocols])
@@ -231,7 +231,7 @@ def compare(
 ) -> Comparison:
     """Run what is missing of a study, then compare its optimizers.
 
-    An optimizer whose pool cannot be filled is compared as far as it got; ``comparison.complete`` tells. With
+    If an optimizer's pool cannot be filled, it is compared as it is, and ``comparison.complete`` is false. With
     ``seed_inclusions``, each general optimizer also trains its special cases' best points, as extra trials that no
     statistic counts (``comparison.followed``). With ``reruns``, each optimizer's best trial is trained again with this
     many new seeds (``comparison.reruns``): its own metric is optimistic, because it was selected by it. The default
@@ -243,8 +243,8 @@ def compare(
     How long steps take is measured while trials train (``comparison.step_times``). With ``seconds``, it is measured
     again, apart from that: for trials that were trained elsewhere, or while the machine was busy.
 
-    Trials that train for longer than ``checkpoint_minutes`` are saved so often, in a folder beside the store, and a run
-    that was killed continues with them from there; 0 saves none.
+    Trials that train for longer than ``checkpoint_minutes`` are saved that often, in a folder next to the store, and a
+    run that was killed continues from there; 0 saves none.
     """
     results, _ = run.compare(
         study,

@@ -12,7 +12,7 @@ class Stream(NamedTuple):
     """Training data that are read as they are needed; each trial reads its batches in its own order.
 
     ``batches(seed, batch_size)`` yields batches from the first step on, without end. ``example`` is one example, which
-    tells shapes and types.
+    shows shapes and types.
     """
 
     examples: int

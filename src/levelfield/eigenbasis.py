@@ -2,7 +2,7 @@
 
 ``jax.numpy.linalg`` calls LAPACK on a CPU, whose threads wait for each other if several devices call it at once: with
 one device per core, as training has, the QR decomposition of a matrix takes many times as long as alone. On a GPU, it
-decomposes one matrix of a batch after the other. What is here runs like any other code, for all slots together.
+decomposes the matrices of a batch one by one. The functions here run like any other code, for all slots together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def eigenvectors(matrix: Any) -> Any:
     """
     n = len(matrix)
     half = (n + 1) // 2
-    size = 2 * half  # an axis without a partner meets one that is not there
+    size = 2 * half  # an axis without a partner meets a dummy axis
     matrix = _scaled(jnp.pad(matrix, (0, size - n)))
 
     def meet(_: Any, held: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -108,7 +108,7 @@ def eigenvectors(matrix: Any) -> Any:
         return (sweeps < _SWEEPS) & (rest > precision**2 * size * diagonal)
 
     _, matrix, vectors = jax.lax.while_loop(unfinished, sweep, (0, matrix, jnp.eye(size, dtype=matrix.dtype)))
-    missing = jnp.any(vectors[:, n:] != 0, axis=1)  # the axis that is not there never turns
+    missing = jnp.any(vectors[:, n:] != 0, axis=1)  # the dummy axis never turns
     order = jnp.argsort(jnp.where(missing, jnp.inf, -jnp.diagonal(matrix)))
     return vectors[order[:n], :n].T
 

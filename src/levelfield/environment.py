@@ -1,4 +1,4 @@
-"""What the environment tells: settings from variables, and the cores to use."""
+"""Settings from environment variables, and the cores to use."""
 
 from __future__ import annotations
 

@@ -87,14 +87,16 @@ class OutOfMemory(LevelfieldError):
 
 class UnknownName(UsageError):
     @classmethod
-    def of(cls, kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    def of(cls, kind: str, name: str, known: Iterable[str], expected: str = "") -> UnknownName:
         """Return an error that says that a name is unknown and suggests the closest one.
+
+        If none is close, it lists all names, or says what is ``expected`` where that would be too long.
 
         >>> print(UnknownName.of("metric of wilson", "train_los", ["train_loss"]))
         unknown metric 'train_los' of wilson; did you mean 'train_loss'?
         """
         noun, of, owner = kind.partition(" of ")
-        return cls(f"unknown {noun} {name!r}{of}{owner}{suggestion(name, sorted(known))}")
+        return cls(f"unknown {noun} {name!r}{of}{owner}{suggestion(name, sorted(known), expected)}")
 
 
 def one_line(error: BaseException) -> str:
@@ -110,7 +112,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str], expected: str = "") -> str:
     """Return the end of an "unknown name" message.
 
     >>> suggestion("adma", ["adam", "sgd"])
@@ -121,4 +123,5 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     known = list(known)
     if close := difflib.get_close_matches(name, known, n=1):
         return f"; did you mean {close[0]!r}?"
-    return f"; expected one of: {', '.join(known)}" if known else ""
+    expected = expected or (f"one of: {', '.join(known)}" if known else "")
+    return f"; expected {expected}" if expected else ""

@@ -53,7 +53,7 @@ def write_trials(study: Study, store: Store, path: Path, *, curves: bool = False
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The trials of one optimizer: a row for each, and their recorded steps one after the other."""
+    """The trials of one optimizer: a row for each, and their recorded steps, concatenated."""
 
     rows: polars.DataFrame
     starts: np.ndarray  # where the recorded steps of each begin, and where the last one's end

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` to write to, and rename the file when it is complete.
+    """Yield a temporary path next to ``path`` to write to, and rename the file when it is complete.
 
     If writing fails, for example because the disk is full, the temporary file is removed and what ``path`` was before
     stays. Folders that do not exist are created. A symbolic link stays one: the file that it points to is replaced.

@@ -13,10 +13,10 @@ from levelfield.space import Axis, Value
 Kind = Literal["number", "integer", "switch", "text", "object", "any"]
 _EXPECTED = {"number": "a number", "integer": "an integer", "switch": "true or false", "text": "a string"}
 
-# The groups in which a ladder of tuning protocols frees hyperparameters, one after the other; "" holds the rest.
+# The groups of hyperparameters, in the order in which a ladder of tuning protocols frees them; "" holds the rest.
 GROUPS = ("learning rate", "schedule", "momentum", "epsilon", "")
 
-CLOSEST_TO_1 = 1e-7  # float32, in which trials train, cannot tell a value much closer to 1 from 1
+CLOSEST_TO_1 = 1e-7  # trials train in float32, in which a value much closer to 1 is 1
 
 
 @dataclass(frozen=True)

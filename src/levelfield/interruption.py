@@ -20,7 +20,7 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 0.5  # seconds within which a second signal counts as the same: a terminal and a parent may both send one
-_TICK = 0.2  # seconds between two looks at the flag
+_TICK = 0.2  # seconds between checks of the flag
 
 
 class _State:
@@ -34,7 +34,7 @@ _state = _State()
 def raise_at_once() -> None:
     """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, also in a shell's background job, which ignores Ctrl-C.
 
-    Should it get lost, the next ``deferred`` raises it again.
+    If it gets lost, the next ``deferred`` raises it again.
     """
 
     def handle(*_: Any) -> None:

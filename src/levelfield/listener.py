@@ -1,4 +1,4 @@
-"""Who is told of a run's progress."""
+"""Listeners, which are informed of a run's progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Best = Callable[[], Mapping[str, float]]  # optimizer → value; NaN if there is
 
 
 class Listener(Protocol):
-    """Is told of a run's progress."""
+    """Is informed of a run's progress."""
 
     def begin(self, study: Study, counts: Mapping[str, PoolCount], best: Best) -> None:
         """Hear which study is run, and how full its pools are; again at the end, when others may have added to them.

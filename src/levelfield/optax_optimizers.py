@@ -19,7 +19,7 @@ from levelfield.optax_signatures import optimizer_hyperparameters as signature
 
 _WRAPS = "it wraps another optimizer"
 _REGISTER = "register the combination as a rule (docs/optimizers.md)"
-_PER_EXAMPLE = "it needs the gradient of each example, and workloads give that of a batch"
+_PER_EXAMPLE = "it needs the gradient of each example, but workloads give the gradient of a batch"
 _REFUSED = {
     "lookahead": f"{_WRAPS} and trains pairs of weights; {_REGISTER}",
     "contrib.sam": f"{_WRAPS} and takes gradients at two points in turn; {_REGISTER}",

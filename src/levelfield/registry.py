@@ -29,7 +29,7 @@ class Packaged(NamedTuple, Generic[Item]):
 
 
 class Registry(Generic[Item]):
-    """Items of one kind by name: those that users registered, in the order in which they did, then those of packages.
+    """Items of one kind by name: first those that users registered, in that order, then those of packages.
 
     A package's item has the name of its entry point, or is ``module:name``. It is imported when it is asked for.
     """

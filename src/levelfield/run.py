@@ -44,9 +44,9 @@ from levelfield.work import Work
 from levelfield.workload import Workload
 
 Location = str | Path | Store
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between two looks for free points while others train the rest
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds between checks for free points while others train the rest
 _PAUSE = 1.0  # seconds before a run that has found nothing to train looks again
-_LOOK_FOR_DEAD = 5.0  # seconds between two looks for runners that have died
+_LOOK_FOR_DEAD = 5.0  # seconds between checks for runners that have died
 _FEWEST_TIMED, _MOST_TIMED, _TIMED_SECONDS = 3, 50, 2.0  # stretches of training, to measure what a step takes
 Stale = Literal["retrain", "keep"]  # what to do with trials of another version of the study's custom code
 
@@ -69,7 +69,7 @@ def opened(study: Study, location: Location | None, *, create: bool = True) -> I
 def checkpoint_folder(
     study: Study, location: Location | None = None, minutes: float = 5.0, out: Path | None = None
 ) -> CheckpointFolder | None:
-    """Return where a study's trials in flight are saved: beside a store in a file, or else in the study's folder.
+    """Return where a study's trials in flight are saved: next to a store in a file, or else in the study's folder.
 
     They are saved after so many minutes of training; 0 saves none.
     """
@@ -433,7 +433,7 @@ def refine_in_rounds(
     """Alternate search and refinement until nothing better is found or the rounds are used up.
 
     Each round yields what it tried and changed; the last refinement judges the final ranges, whose pools are full then.
-    All trials are stored, so an interrupted refinement takes the same path again without training them anew. Raises
+    All trials are stored, so an interrupted refinement takes the same path without training them again. Raises
     SearchExhausted if a final pool cannot be filled.
     """
     if rounds < 1:

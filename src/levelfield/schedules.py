@@ -160,7 +160,7 @@ def _after_warmup(rate: Callable[..., Any], steps: int, learning_rate: Any, warm
 
 
 def special_case(special: str, general: str) -> dict[str, float] | None:
-    """Return at which values one kind of schedule equals another one; None if it does at none.
+    """Return the values at which one kind of schedule equals another; None if there are none.
 
     All values that it shares with the other kind are the same, and those that are neither given nor shared do not
     matter.

@@ -95,7 +95,7 @@ class Study(BaseModel):
     sampling: Sampling | None = None  # how the points of imported trials were chosen
     inferred: bool = False  # whether the search spaces are what the imported trials span
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # relative to another study; below 1 it is a dry run
-    refined: tuple[Refined, ...] = ()  # how its spaces came about, first to last
+    refined: tuple[Refined, ...] = ()  # how its search spaces were refined, first to last
     schedule: dict[str, Any] = {"kind": "constant"}
     optimizers: dict[str, Any]
 
@@ -196,7 +196,7 @@ class Study(BaseModel):
 
     @property
     def is_tested(self) -> bool:
-        """Whether its trials allow tests: those of a tuner that learns, or chosen by hand, are not independent."""
+        """Whether its trials can be tested: those that a tuner or a person chose are not independent."""
         return self.sampling not in ("adaptive", "manual", "unknown")
 
     @property
@@ -301,7 +301,7 @@ class Study(BaseModel):
         return content | ({"command": list(self.command)} if self.command else {})
 
     def identity(self, name: str) -> str:
-        """Return a digest of the definition: equal where the trials are the same, whatever the study."""
+        """Return a digest of the definition. It is the same in all studies that define the same trials."""
         return digest(self.definition(name))
 
     def cost(self) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _workload(content: Mapping[str, Any]) -> BaseWorkload:
 
 
 def _default_workload(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the name of the workload of a study that does not give one; nothing if it cannot be told."""
+    """Return the ``workload`` of a study that does not give one; nothing if it cannot be derived from its content."""
     if "metrics" in content or "command" in content:
         return {"workload": content.get("name", "study")}
     if not content.get("code"):

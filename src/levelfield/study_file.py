@@ -29,7 +29,8 @@ def read_study(source: str | Path) -> dict[str, Any]:
     elif Path(f"{source}.toml").is_file():
         raise StudyError(f"unknown study {str(source)!r}; did you mean the file {source}.toml?")
     else:
-        raise UnknownName.of("study", str(source), known)
+        expected = "the path to a .toml file or a built-in study ('levelfield studies' lists them)"
+        raise UnknownName.of("study", str(source), known, expected)
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

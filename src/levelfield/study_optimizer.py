@@ -28,7 +28,7 @@ class Optimizer:
 
     @property
     def scheduled(self) -> Mapping[str, Hyperparameter]:
-        """The hyperparameters of its schedule, less those that the rule has itself."""
+        """The hyperparameters of its schedule, except those that the rule has itself."""
         own = self.rule.hyperparameters
         return {name: about for name, about in SCHEDULES[self.schedule].items() if name not in own}
 

@@ -103,7 +103,7 @@ class TrialRun:
     workload: BaseWorkload
     precision: Precision = "tf32"  # that the study asks for: the code decides what to do about it
     curve: list[tuple[int, dict[str, float]]] = field(default_factory=list)  # what was reported, step by step
-    send: Callable[[int, dict[str, float]], None] = lambda step, values: None  # is told of each report
+    send: Callable[[int, dict[str, float]], None] = lambda step, values: None  # is called with each report
 
     @functools.cached_property
     def _rate(self) -> Any:

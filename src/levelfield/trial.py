@@ -125,7 +125,7 @@ class FailedTrial:
 
 @dataclass(frozen=True)
 class StepTime:
-    """What a step of one trial takes of a device while it trains some trials of the optimizer, and nothing else.
+    """The device time of a step of one trial, measured while only trials of one optimizer train.
 
     Evaluations are not counted. Of several stretches of training, the fastest counts, because whatever else the machine
     does only adds to it.

@@ -28,7 +28,7 @@ _neighbors: set[str] = set()  # names of the modules, imported or run, that lie 
 def run_code(source: str) -> str:
     """Run a code file, unless it has been run and nothing has changed since; return its full path.
 
-    The file may import modules that lie next to it. Once it has been run, it may be gone.
+    The file may import modules that lie next to it. Once the file has been run, it may be deleted.
     """
     path = Path(source).resolve()
     file = str(path)
@@ -138,7 +138,7 @@ def _failure(source: str, file: str, error: BaseException) -> StudyError:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, " if lines else ""
     relative = isinstance(error, ImportError) and "relative import" in str(error)
-    remedy = "; import a module beside the code file by its name, without a dot" if relative else ""
+    remedy = "; import a module next to the code file by its name, without a dot" if relative else ""
     return StudyError(f"code = {source!r}: {where}{one_line(error)}{remedy}")
 
 

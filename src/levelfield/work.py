@@ -21,8 +21,8 @@ _FAILURES = 3  # failed trials of an optimizer after which a run stops training 
 class Work:
     """Hands out points that nobody else is training, and stores their trials.
 
-    Counting every unfinished point as feasible tells which points a pool needs at least; only those are handed out, so
-    nothing is trained in vain and the pool does not depend on which trials finish first, or on who trains them.
+    It only hands out points that a pool needs even if every unfinished point turns out feasible. So nothing is trained
+    in vain, and the pool does not depend on which trials finish first or on who trains them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Work:
         self.error: BaseException | None = None  # that made trials fail, if it is at hand
 
     def take(self, count: int, optimizer: str | None = None) -> Batch | None:
-        """Hand out points: of an optimizer, or of the one that the fewest trials are running of."""
+        """Hand out points of an optimizer, by default of the one with the fewest running trials."""
         for name in [optimizer] if optimizer else self._by_need():
             if not self.gave_up(name) and (indices := self._claim(name, count)):
                 return Batch(name, [self._searches[name].point(index) for index in indices])

@@ -44,8 +44,8 @@ class BaseWorkload:
     batch_size: int | None = None
     eval_interval: int | None = None  # steps between evaluations; by default a twentieth of the training
     hyperparameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
-    # Split → number of predictions that its errors and accuracies are shares of, if it is known: it tells how precise
-    # a single value is.
+    # Split → number of predictions that its errors and accuracies are shares of, if known: it determines how precise a
+    # single value is.
     examples: Mapping[str, int] = field(default_factory=dict)
     kind: WorkloadKind = ""  # what the data are: search ranges are suggested, and judged, for each kind
     version: int = 1  # raise it when a change alters what trials compute; trials of different versions are kept apart

@@ -65,7 +65,7 @@ def weights(values: Sequence[float] | np.ndarray, k: int, replacement: bool = Tr
 
 
 class Ties(NamedTuple):
-    """Which ranks values take: from ``first`` to before ``last``, more than one if they are tied."""
+    """The ranks of values: from ``first`` up to, but not including, ``last``; tied values have several."""
 
     drawn: np.ndarray  # whether a value is drawn at all
     first: np.ndarray  # of those that are
@@ -79,7 +79,7 @@ class Ties(NamedTuple):
         return cls(drawn, first, last)
 
     def weights(self, k: int, replacement: bool = True) -> np.ndarray:
-        """Return the probability of each value to be the best of k; tied ones share equally what their ranks weigh."""
+        """Return the probability that each value is the best of k; tied values share their weight equally."""
         probabilities = np.zeros(len(self.drawn))
         if n := len(self.first):
             chance = later(n, k, replacement)
@@ -144,7 +144,7 @@ def best_of(
 
 
 def resample(values: np.ndarray, k: int, resamples: int, seed: int = 0, replacement: bool = True) -> np.ndarray:
-    """Return the index of the best of k trials in each resample of the pool, as the paper does it."""
+    """Return the index of the best of k trials in each resample of the pool, as in the paper."""
     check_k(k)
     feasible = np.flatnonzero(~np.isnan(values))
     if not len(feasible):

@@ -45,7 +45,7 @@ from levelfield.trial import Trial
 # import this module without calling them.
 
 BORDER = 0.1  # share of a range: closer to an end is at the border
-LIKELY = 0.5  # P(the best of K has a value of a choice) from which on that value wins
+LIKELY = 0.5  # a value of a choice wins if P(the best of K has it) is at least this
 NARROW = 0.25  # share of a range: five good trials span less by chance in 1.6% of cases, so it is too wide
 FEWEST = 5  # trials needed to judge a range
 _NEAREST = 0.25  # share of a range: good trials at a border are closer to it
@@ -152,7 +152,7 @@ class Boundary:
         return f"unknown: about {more}{', or trials beyond its borders,' if has_borders else ''} would tell"
 
     def _beyond_are(self, quality: str) -> str:
-        """Say that the trials beyond the borders that the verdict is about are better or worse."""
+        """Return a clause about the trials beyond the borders, such as "the 20 trials below are worse"."""
         sides = {"below": self.beyond[0], "above": self.beyond[1]}
         if self.place in (Place.LOWER, Place.UPPER):
             del sides["above" if self.place is Place.LOWER else "below"]
@@ -173,7 +173,7 @@ def boundaries(
     return list(_judged(results, results.k(k)))
 
 
-@functools.lru_cache(maxsize=4)  # audit, sentences and page all ask for the verdicts
+@functools.lru_cache(maxsize=4)  # the audit, the sentences, and the page all need the verdicts
 def _judged(results: Results, k: int) -> tuple[Boundary, ...]:
     return tuple(_judge(results, k, {}))
 
@@ -197,7 +197,7 @@ def judge_axes(
 ) -> list[Boundary]:
     """Judge the axes of a space by the trials of a pool.
 
-    ``tried`` are the pool and the infeasible trials between, which count as the worst; by default, only the pool.
+    ``tried`` is the pool with the infeasible trials in between, which count as the worst; by default, only the pool.
     ``beyond`` are trials from a wider space that contains this one.
     """
     by_loss = _learned_nothing(outcome, [axis for axis in axes if axis.dimension.free])
@@ -282,7 +282,7 @@ def _judge_range(
 
 
 def _border(pool: Pool, key: str, unit: np.ndarray, slope: int, outside: _Beyond) -> Place | None:
-    """Return the border that the good trials lie at.
+    """Return the border at which the good trials lie.
 
     ``slope`` is 1 if lower is clearly better among the better half of the trials, −1 if higher is, 0 otherwise.
     """
@@ -331,17 +331,17 @@ def _edges_of(unit: np.ndarray, values: np.ndarray) -> tuple[float, float]:
 
 
 def _weakest(sides: Sequence[float], ended: Sequence[bool]) -> float:
-    """Return the weaker evidence of the two sides, leaving out those beyond which there are no values."""
+    """Return the weaker evidence of the two sides, ignoring a side beyond which there are no values."""
     return min((side for side, end in zip(sides, ended, strict=True) if not end), default=-math.inf)
 
 
 def _wanted(ended: Sequence[bool]) -> float:
-    """Return the evidence that each side needs: if there is only one, it must be as rare by chance as two together."""
+    """Return the evidence that each side needs: a single side must be as unlikely by chance as both together."""
     return Z_2_5 if any(ended) else Z_5
 
 
 def _needed(pool: Pool, unit: np.ndarray, sides: Sequence[float], ended: Sequence[bool], fit: Fit) -> int | None:
-    """Return how many more trials would give a verdict if what they show stays as it is; None if they never would.
+    """Return how many more trials would give a verdict if the observed effects stay the same; None if none would.
 
     A z-score grows with the square root of the number of trials. Whichever claim would be reached first counts.
     """
@@ -410,7 +410,7 @@ def _side(axis: Axis, coordinate: Value) -> int:
 def _compared(side: np.ndarray, within: np.ndarray) -> _Side:
     """Compare the trials beyond a border with those within, on average and by how many of the best they have.
 
-    On average alone would mislead: beyond a border may lie both the optimum and trials that diverge.
+    The average alone would mislead: both the optimum and trials that diverge may lie beyond a border.
     """
     from scipy import stats
 

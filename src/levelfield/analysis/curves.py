@@ -28,7 +28,7 @@ class Curves:
         return self._rows([trial.curve.steps for trial in self._trials], _NEVER, np.int64)
 
     def _values(self, metric: str) -> np.ndarray:
-        """Return a metric of each trial at each of its steps, and NaN beyond; all NaN if it was not measured."""
+        """Return a metric of each trial at each of its steps, then NaN; all NaN if it was not measured."""
         if metric not in self._known:
             curves = [trial.curve for trial in self._trials]
             values = [

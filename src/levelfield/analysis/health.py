@@ -57,7 +57,7 @@ def health(results: Results, k: int | None = None) -> list[Check]:
     return list(_answers(results, results.k(k)))
 
 
-@functools.lru_cache(maxsize=4)  # sentences and page both ask for the answers
+@functools.lru_cache(maxsize=4)  # the sentences and the page both need the answers
 def _answers(results: Results, k: int) -> tuple[Check, ...]:
     study = results.study
     answers: list[Check] = []
@@ -76,7 +76,7 @@ def checks(
     reruns: Outcome | None = None,
     more: str = _MORE["quasirandom"],
 ) -> Iterator[Check]:
-    """Yield the checks that there are trials for.
+    """Yield the checks for which there are trials.
 
     ``trials`` includes infeasible ones, ``reruns`` is the best trial with other seeds, and ``more`` says how to get
     more trials.

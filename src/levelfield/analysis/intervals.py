@@ -32,7 +32,7 @@ MARGIN = 2  # standard errors that are added to a p-value from random permutatio
 MANY = 2_000  # values to deal in each permutation: beyond, there are fewer permutations
 FEWEST_PERMUTATIONS, PERMUTATIONS_PER_CLAIM = 1_999, 8
 _DRAWS = 2_000
-_IMPROBABLE = 1e-12  # chance that the best of k lies beyond a trial from which on all trials are treated alike
+_IMPROBABLE = 1e-12  # trials beyond which the best of k lies with less than this chance are treated alike
 _POWER = 0.8
 _HOPELESS = 1_000  # times as many trials: beyond, a number would suggest more than is known
 _SLACK = 1e-12
@@ -184,11 +184,11 @@ def _chances(ours: np.ndarray, theirs: np.ndarray, k: int, favor_ours: bool) -> 
 def _beyond(size: int, k: int, stream: int) -> np.ndarray:
     """Draw P(the best of k lies beyond the i-th ordered trial), i = 0 … size + 1, as [i, draw]; the last row is 0.
 
-    Trials that are too bad to be the best of k are left out: the last gap is then the one after those that are not.
+    Trials that are too bad to be the best of k are left out; the last gap then starts after the others.
     """
     first = min(size, math.ceil(size * (1 - _IMPROBABLE ** (1 / k))))
     generator = np.random.default_rng([size, stream])
-    # Uniform spacings are exponential numbers divided by their sum; that of the others has a gamma distribution.
+    # Uniform spacings are exponential numbers divided by their sum; the sum of the others has a gamma distribution.
     cumulated = np.cumsum(generator.standard_exponential((first, _DRAWS)), axis=0)
     total = cumulated[-1] + generator.standard_gamma(size + 1 - first, _DRAWS)
     beyond: np.ndarray = np.concatenate([np.ones((1, _DRAWS)), (1 - cumulated / total) ** k, np.zeros((1, _DRAWS))])
@@ -297,7 +297,7 @@ def needed_permutations(family: int) -> int:
 def two_sided_tests(
     pairs: Sequence[tuple[np.ndarray, np.ndarray]], k: int, family: int | None = None
 ) -> list[tuple[float, LeadTest]]:
-    """Return the p-value of the lead that either has: twice that of the one that leads, and a little more.
+    """Return the two-sided p-value of a lead: twice the p-value of the pool that leads, and a little more.
 
     A p-value from random permutations has a standard error. Twice that is added, so that the noise of the test
     itself does not make a study claim too much. ``family``: how many tests are corrected together, by default these

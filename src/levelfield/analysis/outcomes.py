@@ -146,7 +146,7 @@ class Outcome:
         return estimate if self.independent else Interval(estimate.median, -np.inf, np.inf)
 
     def can_draw(self, k: int) -> bool:
-        """Return whether k trials can be drawn: always with replacement, else only if the pool has as many."""
+        """Return whether k trials can be drawn: always with replacement, otherwise only if the pool has k trials."""
         check_k(k)
         return self.replacement or k <= len(self.pool)
 
@@ -184,18 +184,18 @@ class Outcome:
 
     @property
     def step_seconds(self) -> float:
-        """What a step of a trial takes on the device where it was measured, in seconds."""
+        """The seconds that a step of one trial takes on the device where it was measured."""
         if self.step_time is None:
             raise UsageError(f"{self.name}: how long its steps take was not measured; 'compare --seconds' measures it")
         return self.step_time.seconds
 
     def seconds_to_target(self, k: int) -> Reached:
-        """Return the seconds that the fastest of k trials takes to the target, as ``steps_to_target``."""
+        """Return the seconds that the fastest of k trials takes to the target, like ``steps_to_target``."""
         steps, step = self.steps_to_target(k), self.step_seconds
         return Reached(step * steps.mean, step * steps.low, step * steps.high, steps.probability)
 
     def seconds_interval(self, k: int, level: float = LEVEL) -> Interval:
-        """Return the median seconds to the target of the fastest of k, as ``steps_interval``, without evaluations.
+        """Return the median seconds to the target of the fastest of k, like ``steps_interval``, without evaluations.
 
         The time of a step counts as known exactly.
         """
@@ -257,7 +257,7 @@ class Outcome:
 def held_out_metric(select: str, metrics: Collection[str]) -> str | None:
     """Return what ``select`` measures on the test set, or on the validation set if the test set selects.
 
-    If the workload does not measure the same there, it is what it measures first; None if there are no such data.
+    If the workload does not measure the same there, return its first metric there; None if there are no such data.
     """
     selecting, _, quantity = select.partition("_")
     for split in ("test", "valid"):

@@ -18,9 +18,9 @@ from levelfield.analysis.best_of import TOLERANCE
 
 PERMUTATIONS = 9_999
 ENOUGH = 200  # the p-value is known well enough once this many permutations have reached the observed lead
-NEGLIGIBLE = 1e-9  # probability that no best has been seen yet below which the other values are left out of the lead
+NEGLIGIBLE = 1e-9  # the other values are left out of the lead once P(no best has been seen yet) is below this
 HASH_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of the hash function that deals the trials
-_STAGES = 400, 2_000  # permutations after which to look which tests are decided; most are early
+_STAGES = 400, 2_000  # permutations after which to stop the tests that are decided; most are decided early
 _BLOCK = 1 << 16  # random numbers made at a time
 
 
@@ -53,7 +53,7 @@ class _Ranks:
 
     @property
     def ties(self) -> bytes | int:
-        """What tells apart which values are equal: the number of values if none are."""
+        """A key for which values are equal: the number of values if none are."""
         return len(self.ends) if self.ends[-1] == len(self.ends) else self.ends.tobytes()
 
     def first(self, count: int) -> _Ranks:
@@ -101,7 +101,7 @@ def lead_tests(
 ) -> list[LeadTest]:
     """Test the lead of ours over theirs for each pair of pools (ours, theirs); lower values are better.
 
-    The trials of both pools are dealt anew at random until enough permutations have reached that lead (Besag and
+    The trials of both pools are dealt again at random until enough permutations have reached that lead (Besag and
     Clifford 1991), or all permutations are used. The test is valid for any distribution that both pools share and
     depends only on ranks. High ranks hardly matter to the best of k, so only ``relevant`` values are dealt, and pairs
     of the same sizes share the deals.

@@ -92,7 +92,7 @@ class Plan:
             return ["These trials do not tell which optimizer to tune, because they are not known to be independent."]
         lines = self._by_trials()
         if self.gpu_hours is not None and self.choices:
-            where = f"on {self.device}, evaluations not counted" if self.device else "at the speed of these trials"
+            where = f"on {self.device}, without evaluations" if self.device else "at the speed of these trials"
             lines.append(f"Within {self.gpu_hours:g} hour{'s' if self.gpu_hours != 1 else ''} {where}:")
             lines += [self._describe(choice) for choice in self.choices]
         return lines

@@ -76,7 +76,7 @@ class Pair:
 
     @property
     def settles(self) -> str | None:
-        """The protocol from which on the leader stays the same; None if it never changes or a tie follows."""
+        """The protocol from which the leader stays the same; None if it never changes or a tie follows."""
         labels = list(self.leaders)
         changes = [i for i in range(1, len(labels)) if self.leaders[labels[i]] != self.leaders[labels[i - 1]]]
         if not changes:

@@ -1,7 +1,7 @@
 """Tests of what trials say about a search range, on plain arrays.
 
-A unit coordinate is 0 at the lower and 1 at the upper border of the range. Of values, lower is better, and infinity is
-the worst. Evidence is a z-score, so that it can be compared with a quantile of the normal distribution.
+A unit coordinate is 0 at the lower and 1 at the upper border of the range. Lower values are better, and infinity is the
+worst. Evidence is a z-score, so that it can be compared with a quantile of the normal distribution.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTERACTS = 0.01  # p-value below which the effect of one axis depends on anoth
 _VISIBLE = 0.05  # p-value below which an axis has an effect
 _PER_TERM = 4  # trials for each term of a fit over the other axes
 _FEWEST_RESTS = 6  # degrees of freedom that a fit of an interaction must leave
-_MOST = 100_000  # trials up to which an extrapolation is told
+_MOST = 100_000  # trials; a larger extrapolation is not reported
 
 
 def higher(first: np.ndarray, second: np.ndarray) -> float:
@@ -71,7 +71,7 @@ class Fit:
 
     @property
     def needed(self) -> float:
-        """The number of trials at which ``is_small`` would hold if the explained share stays as it is."""
+        """The number of trials at which ``is_small`` would hold if the explained share stays the same."""
         n = self.terms + self.rest + 1
         # An axis without effect has an F of 1 on average; what is above it grows with the number of trials.
         sizes = np.unique(np.geomspace(self.terms + 4, _MOST, 400).astype(int))
@@ -129,7 +129,7 @@ class Pool:
 
     @cached_property
     def adjusted(self) -> dict[tuple[str, ...], np.ndarray]:
-        """What ``adjusted`` has returned: a verdict asks for the same several times."""
+        """A cache of what ``adjusted`` returns: a verdict needs the same values several times."""
         return {}
 
     @cached_property
@@ -138,7 +138,7 @@ class Pool:
 
     @cached_property
     def interactions(self) -> set[tuple[str, str]]:
-        """The pairs of axes, in both orders, of which the effect of one depends on the other: its optimum may shift."""
+        """The pairs of axes, in both orders, where the effect of one depends on the other: its optimum may shift."""
         from scipy import stats
 
         n, pairs = len(self.values), set()

@@ -1,4 +1,4 @@
-"""Several pools at once: the probability of each rank with K trials, and the K from which on the ranking is stable."""
+"""Several pools at once: the probability of each rank with K trials, and the K from which the ranking is stable."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def several_ks(most: int, count: int = _MOST_KS) -> list[int]:
 
 
 def settles(pools: Sequence[np.ndarray], replacement: bool = True) -> int | None:
-    """Return the number of trials from which on the ranking by expected best equals that of the whole pools.
+    """Return the number of trials from which the ranking by expected best stays the same as for the whole pools.
 
     None if fewer than two pools have values. Pools of different sizes are compared up to the smallest size.
     """

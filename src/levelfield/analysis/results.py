@@ -137,7 +137,7 @@ class Results:
 
     @functools.cached_property
     def _win_rates(self) -> dict[tuple[str, str, int], float]:
-        """Cache of what ``beats`` returns: sentences, audit and figures ask for the same."""
+        """Cache of what ``beats`` returns: the sentences, the audit, and the figures need the same values."""
         return {}
 
     @functools.cached_property
@@ -172,7 +172,7 @@ class Results:
         return sorted(self.outcomes, key=key)
 
     def settles(self) -> int | None:
-        """Return the number of trials from which on the ranking by expected best equals that of the whole pools."""
+        """Return the number of trials from which the ranking by expected best stays the same as for the whole pools."""
         return settles([outcome.ranked() for outcome in self.outcomes.values()], self.study.replacement)
 
     def count(self, optimizer: str) -> PoolCount:

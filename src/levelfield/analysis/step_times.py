@@ -32,5 +32,5 @@ def differ(times: Mapping[str, StepTime]) -> bool:
 
 
 def slowdown(times: Mapping[str, StepTime]) -> float:
-    """Return how many times as long as the fastest stretch half of them took, for the optimizer with the most."""
+    """Return the median stretch divided by the fastest one, for the optimizer where that is largest."""
     return max((each.slowdown for each in times.values()), default=1.0)

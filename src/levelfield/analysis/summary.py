@@ -1,7 +1,7 @@
 """Optimizers compared across several studies: ranks, ratios of steps to target, and performance profiles.
 
 Optimizers are matched by name. Each study is taken at its own K. Two kinds of uncertainty are kept apart: the luck of a
-tuner with K trials (rank probabilities), and what N trials do not tell (rank intervals, ratio intervals).
+tuner with K trials (rank probabilities), and the uncertainty of N trials (rank intervals, ratio intervals).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Standing:
 
     @property
     def missed(self) -> list[str]:
-        """The studies in which it does not, and another optimizer does."""
+        """The studies in which it misses the target and another optimizer reaches it."""
         return [study for study, ratio in self.ratios.items() if math.isinf(ratio.value)]
 
     @property

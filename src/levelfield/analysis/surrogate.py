@@ -110,7 +110,7 @@ class BoxSearch:
         return expected
 
     def best(self, present: Box, widths: Widths) -> tuple[Box, float]:
-        """Return the best box found, and how much better than the present one it is expected to be.
+        """Return the best box found, and how much better than the present box it is expected to be.
 
         One search starts at the present box and changes one range at a time. Ranges that make up for each other have
         to change together, so another one starts around the model's best point and restores each range that hardly
@@ -179,7 +179,7 @@ class BoxSearch:
         return box
 
     def _restored(self, box: Box, score: float, present: Box) -> tuple[Box, float]:
-        """Give ranges their present ends again, one after the other, while that costs little."""
+        """Restore the present ends of ranges, one range at a time, while that costs little."""
         while changed := [i for i in range(len(box)) if not np.allclose(box[i], present[i])]:
             candidates = [_with(box, i, present[i]) for i in changed]
             scores = self.expected(np.array(candidates))

@@ -68,7 +68,7 @@ def _integer(text: str) -> int:
     return int(text) if text.lstrip("+-").isdigit() else int(value)
 
 
-StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A built-in study or the path of a .toml file.")]
+StudyArgument = Annotated[str, typer.Argument(metavar="STUDY", help="A built-in study or the path to a .toml file.")]
 Trials = Annotated[
     int | None,
     typer.Option("--trials", metavar="K", parser=_integer, help="Number of trials spent on tuning each optimizer."),
@@ -80,9 +80,9 @@ Pool = Annotated[
 Steps = Annotated[int | None, typer.Option("--steps", metavar="S", parser=_integer, help="Training steps per trial.")]
 Optimizers = Annotated[str | None, typer.Option(metavar="A,B", help="Use only these optimizers of the study.")]
 Precision = Annotated[
-    Literal["float32", "tf32", "bfloat16"] | None, typer.Option(help="Precision of the products in training.")
+    Literal["float32", "tf32", "bfloat16"] | None, typer.Option(help="Precision of matrix products in training.")
 ]
-Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="The study's seed.")]
+Seed = Annotated[int | None, typer.Option(metavar="INTEGER", parser=_integer, help="Random seed of the study.")]
 Scale = Annotated[float | None, typer.Option(metavar="F", help="Dry run: multiply steps, trials, and pool by F.")]
 WithoutReplacement = Annotated[
     bool,
@@ -129,7 +129,7 @@ class Overrides:
     scale: float | None = None  # part of the study's name, so no part of a title
 
     def page(self, out: Path, name: str, *, shared_folder: bool) -> Path:
-        """Return where a page of a study goes: beside that of the full study if anything was changed.
+        """Return where a page of a study goes: next to the full study's page if anything was changed.
 
         A dry run has a folder of its own unless the user chose one.
         """
@@ -175,7 +175,7 @@ def _study(
 def on_study(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the STUDY argument and the options that override it, and pass it the study.
 
-    A command with a parameter ``overrides`` is also told what the options change.
+    A command with a parameter ``overrides`` also gets what the options change.
     """
     shared, own = inspect.signature(_study), inspect.signature(command)
 

@@ -63,7 +63,7 @@ def compare(
     ] = 0,
     seconds: Annotated[
         bool,
-        typer.Option("--seconds", help="Measure how long steps take now, instead of while trials trained."),
+        typer.Option("--seconds", help="Measure how long steps take now, separately from training."),
     ] = False,
     stale: Stale = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
@@ -71,7 +71,7 @@ def compare(
 ) -> None:
     """Train missing trials, print the comparison, write report.html.
 
-    If options change the study, the report's name says so, and the full study's report.html stays.
+    If options change the study, the report's name says so, and the full study's report.html is kept.
     """
     from levelfield.comparison import Comparison
     from levelfield.run import compare
@@ -166,7 +166,7 @@ def report(
     beside: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STUDY", help="Another study of the workload to compare as a tuning protocol. Repeatable."
+            metavar="STUDY", help="Another study of this workload to compare as a tuning protocol. Repeatable."
         ),
     ] = None,
     as_json: Json = False,
@@ -221,7 +221,9 @@ def check(
     ] = False,
     gradient_scale: Annotated[
         float | None,
-        typer.Option(metavar="G", help="Size of the gradients, for the inclusions.  [default: measured at the start]"),
+        typer.Option(
+            metavar="G", help="Size of the gradients, to judge inclusions by.  [default: measured at the start]"
+        ),
     ] = None,
     slots: Slots = "auto",
     as_json: Json = False,
@@ -229,8 +231,8 @@ def check(
     """Check a study before training: its cost and its search spaces.
 
     This shows how much of a special case's search space, such as momentum's, the search space of a more general
-    optimizer, such as adam's, can express. It warns of ranges without any usual value and of ranges that are far from
-    what 'levelfield suggest' prints.
+    optimizer, such as adam's, can express. It warns about ranges that contain no usual value, or that are far from what
+    'levelfield suggest' prints.
     """
     from levelfield.executors.local import parts_of
     from levelfield.formatting import format_duration, format_number, pluralize
@@ -414,7 +416,7 @@ def _print_failures(pools: "Mapping[str, PoolState]") -> None:
             when = datetime.fromtimestamp(failure.time).astimezone().isoformat(" ", "seconds")
             runs = pluralize(failure.attempts, "run")
             typer.echo(f"\n{name}, trial {failure.index}: {failure.reason}")
-            typer.echo(f"    failed in {runs}, the last time on {failure.host}, {when}")
+            typer.echo(f"    failed in {runs}, last on {failure.host}, {when}")
             if failure.details:
                 typer.echo(textwrap.indent(failure.details, "    "))
 

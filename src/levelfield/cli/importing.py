@@ -33,11 +33,11 @@ def import_(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="The inferred study.  [default: SOURCE.toml]")
     ] = None,
     layout: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A TOML file that says which column or part of SOURCE is what.")
+        Path | None, typer.Option(metavar="FILE", help="A TOML file that says what the columns or parts of SOURCE are.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="KEY=VALUE", help="A line of such a file, e.g. step=epoch. Repeatable."),
+        typer.Option("--map", metavar="KEY=VALUE", help="One entry of such a file, e.g. step=epoch. Repeatable."),
     ] = None,
     format: Annotated[
         str, typer.Option(metavar="NAME", help="auto, table, optuna, ray_tune, deepobs, algoperf, or taskset.")
@@ -107,7 +107,7 @@ def import_(
 
 
 def _asked(source: "Source") -> "Source":
-    """Ask how the points were chosen, if the source does not say and there is somebody to ask."""
+    """Ask how the points were chosen, if the source does not say and someone is at the terminal."""
     from levelfield.imports import SAMPLINGS
 
     if source.sampling or not sys.stdin.isatty():
@@ -150,6 +150,6 @@ def _print(study: "Study", name: str, location: str, result: "Imported", place: 
         better = "lower" if workload_of(study).metrics[study.select].sign > 0 else "higher"
         typer.echo(
             f"{name} selects trials by {study.select} ({better} is better), and its search ranges were inferred from "
-            f"the trials; if you know better, correct it and import again with --study {shlex.quote(name)}."
+            f"the trials; if you know the real ranges, correct it and import again with --study {shlex.quote(name)}."
         )
     typer.echo(f"Stored in {location}. See the results with: levelfield report {shlex.quote(name)}{place}")

@@ -29,7 +29,7 @@ class _Lasting(io.FileIO):
 
 @contextlib.contextmanager
 def lasting_streams() -> Iterator[None]:
-    """Write to stdout and stderr without errors. ``unwritten_results`` tells what went wrong."""
+    """Write to stdout and stderr without errors. ``unwritten_results`` says what went wrong."""
     before = sys.stdout, sys.stderr
     if None in before:  # closed; another file that is opened must not take its place
         while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:

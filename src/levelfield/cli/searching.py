@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def suggest(
-    rules: Annotated[list[str], typer.Argument(metavar="RULE…", help="Rules, such as adam or optax.lion.")],
+    rules: Annotated[list[str], typer.Argument(metavar="RULE", help="Rules, such as adam or optax.lion.")],
     workload: Annotated[
         str | None, typer.Option(metavar="W", help="The workload to suggest ranges for.  [default: any]")
     ] = None,

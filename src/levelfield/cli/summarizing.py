@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def summary(
-    studies: Annotated[list[str], typer.Argument(metavar="STUDY", help="Built-in studies or paths of .toml files.")],
+    studies: Annotated[list[str], typer.Argument(metavar="STUDY", help="Built-in studies or paths to .toml files.")],
     trials: Trials = None,
     pool: Pool = None,
     steps: Steps = None,
@@ -48,8 +48,8 @@ def summary(
 ) -> None:
     """Compare optimizers across studies and write summary.html.
 
-    Optimizers are matched by name, and each study is compared at its own K. The other options describe how the studies
-    were run; the page's name says so.
+    Optimizers are matched by name, and each study is compared at its own K. Give the options that the studies were run
+    with; the page's name says so.
     """
     from levelfield import comparison
 

@@ -9,7 +9,7 @@ from levelfield.cli.common import CheckpointMinutes, Json, Out, Slots, Stale, ap
 if TYPE_CHECKING:
     from levelfield.study import Study
 
-store_commands = typer.Typer(help="Look after a store of trials.", no_args_is_help=True, rich_markup_mode=None)
+store_commands = typer.Typer(help="Check a store of trials.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(store_commands, name="store")
 
 
@@ -48,7 +48,7 @@ def check(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check that everything in a store is as it was written."""
+    """Check a store for damage."""
     from levelfield.errors import StoreError
     from levelfield.formatting import pluralize
     from levelfield.store import Store

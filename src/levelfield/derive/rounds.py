@@ -71,7 +71,7 @@ class _Search:
 
 
 class Rounds:
-    """The state of a refinement in rounds. It trains nothing: it says what to train, and is told the trials."""
+    """The state of a refinement in rounds. It trains nothing: it says what to train, and is given the trials."""
 
     def __init__(self, study: Study) -> None:
         self.study = study

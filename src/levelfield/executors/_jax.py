@@ -68,7 +68,7 @@ class JaxExecutor:
                     raise StudyError(f"optimizers.{name}: {error}") from error
 
     def train(self, study: Study, take: Take) -> Generator[Progress]:
-        """Train one optimizer after the other. If memory runs out, continue with fewer slots and say so."""
+        """Train one optimizer after another. If memory runs out, continue with fewer slots and say so."""
         while batch := take(self.slots(study)):
             in_flight = {point.index: point for point in batch.points}
             try:

@@ -30,7 +30,7 @@ class Worker:
         self._code = ""  # where the study's code lies here
         self._sent = Batch("", [])  # what the executor has not taken yet
         self._held: set[int] = set()
-        self._room = 0  # slots, as the executor tells when it asks for points
+        self._room = 0  # slots, known once the executor asks for points
 
     def open(self, content: dict[str, Any], code: dict[str, bytes]) -> int:
         """Load and check a study; return how many slots it trains with."""
@@ -45,7 +45,7 @@ class Worker:
             if self._executor is None:
                 self._executor = self._start(study)
             self._executor.check(study)
-            for _ in self._executor.train(study, self._take):  # asks for points, is given none and ends
+            for _ in self._executor.train(study, self._take):  # asks for points, gets none, and ends
                 pass
             self._study, self._stretches = study, self._executor.train(study, self._take)
         return self._room
@@ -77,7 +77,7 @@ class Worker:
                 steps, seconds = steps + progress.trial_steps, seconds + progress.seconds
                 self._held.difference_update(progress.ended)
                 if progress.ended or progress.note or time.monotonic() - begun > REPORT:
-                    # Other workers may train beside this one, so its steps are not timed.
+                    # Other workers may train at the same time, so steps are not timed here.
                     quiet = replace(progress, trial_steps=steps, seconds=seconds, error=None, step_time=None)
                     return quiet, self._room
 

@@ -1,4 +1,4 @@
-"""A worker process: trains trials of one study with custom code, one after the other, and reports to its runner.
+"""A worker process: trains trials of one study with custom code, one at a time, and reports to its runner.
 
 Messages are JSON in both directions. The first one that it gets has the study, each other one a point to train.
 """
@@ -126,7 +126,7 @@ def _train(study: Study, workload: Trainable, device: str, point: Mapping[str, A
     except BaseException as error:  # also SystemExit: custom code can raise anything
         details = "".join(traceback.format_exception(error))[-_LONGEST_DETAILS:]
         ending = {"kind": "failed", "reason": failure_line(error), "details": details}
-        ending["output"] = isinstance(error, CommandFailed)  # its last output tells why
+        ending["output"] = isinstance(error, CommandFailed)  # its last output shows why
     if trial.diverged:  # even if the code has caught what ends it, or failed because of it
         ending = {"kind": "ended", "status": Status.INFEASIBLE}
     ended = True

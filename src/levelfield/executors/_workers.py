@@ -29,7 +29,7 @@ from levelfield.training_code import Trainable, curve_of
 from levelfield.trial import Failure, Point, Progress, Status, Trial
 from levelfield.user_code import present_digest
 
-_TICK = 0.2  # seconds between two looks at processes and clocks
+_TICK = 0.2  # seconds between checks of processes and clocks
 _REPORT = 1.0  # seconds after which progress is reported, even if no trial has ended
 _FIRST = 600.0  # seconds in which a worker must have run the study's code
 # A worker finds modules where its runner does: not in the current folder, nor through a PYTHONPATH of its own, which
@@ -105,7 +105,7 @@ class WorkerExecutor:
             raise
 
     def _open(self, study: Study) -> None:
-        """Have workers for this study. A process cannot unload code, so others need new ones."""
+        """Make sure that workers load this study. A process cannot unload code, so another study needs new ones."""
         content = study.spec()
         if not isinstance(_trainable(study).train, Command):
             content |= {"code": study.code_files[0]}
@@ -333,7 +333,7 @@ class _Worker:
         self._send(optimizer=optimizer, index=point.index, hyperparameters=point.hyperparameters, seed=point.seed)
 
     def _send(self, **message: Any) -> None:
-        with suppress(OSError):  # if the process has died, ``receive`` tells
+        with suppress(OSError):  # if the process has died, ``receive`` reports it
             self.connection.send_bytes(json.dumps(message).encode())
 
     def receive(self) -> dict[str, Any] | None:

@@ -23,11 +23,11 @@ class Take(Protocol):
 
 
 class Executor(Protocol):
-    """Trains the points that it is handed.
+    """Trains the points that it is given.
 
     What every executor must do (``tests/test_executor_contract.py`` holds each to it):
 
-    - ``train`` calls ``take`` whenever it has room for more trials, and trains every point that it was handed, until
+    - ``train`` calls ``take`` whenever it has room for more trials, and trains every point that it was given, until
       nothing is in flight and ``take`` returns None without being asked for a certain optimizer. ``take`` may return
       points again after it has returned None: when a trial ends infeasible, the pool needs one more.
     - Each point is reported exactly once. ``Progress.finished`` has it as a Trial with the same point, whose curve has

@@ -36,7 +36,7 @@ try:
 except ImportError:  # an optional dependency
     ray = None  # type: ignore[assignment]
 
-_LOOK = 2.0  # seconds between looks at the cluster's nodes
+_LOOK = 2.0  # seconds between checks of the cluster's nodes
 _JOIN = 30.0  # seconds in which the first node must have joined the cluster
 _START = 300.0  # seconds in which the first worker must have started
 _CONNECT = 5.0  # seconds in which a cluster must answer
@@ -285,7 +285,7 @@ class _Crew:
         return notes
 
     def look(self) -> None:
-        """Look which nodes the cluster has."""
+        """Find out which nodes the cluster has."""
         if not self._used and ray.cluster_resources().get("GPU", 0) >= 1:
             self.resource = "GPU"
         before = self.nodes

@@ -27,7 +27,7 @@ _GENERAL = ("workload", "directions", "select", "sampling")  # keys of a layout 
 def read_source(source: str | Path, layout: Layout | Mapping[str, Any] | None = None, format: str = "auto") -> Source:
     """Read trials from a file, a folder or the URL of an Optuna storage.
 
-    ``layout`` says which part of the source is what where names do not tell. ``format`` is one of FORMATS.
+    ``layout`` says which part of the source is what where names do not make it clear. ``format`` is one of FORMATS.
     """
     layout = layout if isinstance(layout, Layout) else Layout.parse(layout or {})
     reader = _reader(source, format)

@@ -10,7 +10,7 @@ from typing import Any
 from levelfield.errors import DataError
 from levelfield.imports.layout import OPTIMIZERS, SEEDS, Layout, chosen, metric_names, require
 
-# The usual names of each role, the most telling first, as ``_folded`` returns them.
+# The usual names of each role, the most specific first, as ``_folded`` returns them.
 _NAMES = {
     "optimizer": OPTIMIZERS,
     "trial": ("trial_id", "run_id", "trial", "run", "id", "number", "run_name", "name"),
@@ -33,7 +33,7 @@ _METRIC = re.compile(
     r"(?!(std|rank)_)(.*[^a-z])?(loss|error|err|error_rate|accuracy|acc|perplexity|ppl|nll|auc|f1|bleu|wer|map|ssim|mse|mae|rmse|"
     r"mean_average_precision|top_?[15]|reward|score|objective|value)(_?\d)?"
 )
-# What trackers and tuners write beside the settings and results.
+# What trackers and tuners write besides the settings and results.
 _BOOKKEEPING = re.compile(
     r"|index|unnamed:_\d+|notes|user|tags|created(_at)?|updated(_at)?|_?runtime|sweep|agent|host(name)?|commit|group|job_?type|pid|node_ip|date|"
     r"timestamp|_timestamp|_wandb(\..*)?|time_this_iter_s|time_since_restore|iterations_since_restore|done|logdir|"

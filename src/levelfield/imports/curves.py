@@ -17,7 +17,7 @@ STEP = "levelfield step"  # a column that is added where steps are part of the m
 
 
 def unrolled(frame: polars.DataFrame, roles: Roles, where: str) -> tuple[polars.DataFrame, Roles]:
-    """Return a table with one row a step where metrics were lists of values, or of [step, value] pairs.
+    """Return a table with one row per step where metrics were lists of values, or of [step, value] pairs.
 
     A metric that is a single value beside them was measured at the last step.
     """

@@ -1,4 +1,4 @@
-"""Files as tables and as JSON. Nothing in them is executed; what is wrong with them is told in one line."""
+"""Files as tables and as JSON. Nothing in them is executed; problems are reported in one line."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from levelfield.trial import Curve, Point, Status, Trial
 
 _NO_SEED = -1
 _CHUNK = 5_000  # trials that are written at a time
-_Key = tuple[tuple[str, Value], ...]  # tells points apart
+_Key = tuple[tuple[str, Value], ...]  # identifies a point
 
 
 @dataclass
@@ -257,7 +257,7 @@ def _checked(study: Study, name: str, trial: Trial) -> Trial:
 
 
 def _key(values: Mapping[str, Value]) -> _Key:
-    """Return what tells a point from others; numbers are compared up to rounding errors."""
+    """Return what identifies a point; numbers are compared up to rounding errors."""
 
     def plain(value: Value) -> Value:
         return float(f"{value:.12g}") if isinstance(value, int | float) and not isinstance(value, bool) else value

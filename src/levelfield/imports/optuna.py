@@ -282,7 +282,7 @@ def _remarks(trial: Any) -> list[str]:
 
 
 def _sampling(study: Any, trials: Sequence[Any]) -> str:
-    """Return how points were chosen, where the sampler has left a trace: those of random search and TPE leave none."""
+    """Return how points were chosen, where the sampler has left a trace; random search and TPE leave none."""
     if any(key.startswith(_ADAPTIVE) for trial in trials for key in trial.system_attrs):
         return "adaptive"
     if all("grid_id" in trial.system_attrs for trial in trials):

@@ -22,7 +22,7 @@ USES = ("studies", "optimizer", "optimizer_name", "step", "seed", "hyperparamete
 _PARAMS, _RESULTS, _ERROR = "params.json", "result.json", "error.txt"
 _ADAPTIVE = ("searcher-state-*", "search_gen_state-*", "pbt_global.txt")  # searchers, and population-based training
 _STEP, _SECONDS = "training_iteration", "time_total_s"
-# What Ray Tune writes into each result beside the metrics.
+# What Ray Tune writes into each result besides the metrics.
 _BOOKKEEPING = {
     *("timestamp", "checkpoint_dir_name", "done", "trial_id", "date", "time_this_iter_s", "pid", "hostname", "node_ip"),
     *("time_since_restore", "iterations_since_restore", "should_checkpoint", "experiment_tag", "experiment_id"),

@@ -1,4 +1,4 @@
-"""Tables of trials: CSV, Parquet and JSON lines, with one row a trial or one row a step."""
+"""Tables of trials: CSV, Parquet and JSON lines, with one row per trial or per step."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _starting(frame: polars.DataFrame, prefix: str) -> list[str]:
 
 
 def _grouped(frame: polars.DataFrame, keys: list[str]) -> polars.DataFrame:
-    """Return the rows with those of a trial one after the other, in the order in which trials begin."""
+    """Return the rows grouped by trial, in the order in which trials begin."""
     frame = frame.with_columns(polars.col(ROW).first().over(keys).alias(_TRIAL))
     return frame if frame[_TRIAL].is_sorted() else frame.sort(_TRIAL, maintain_order=True)
 

@@ -19,7 +19,7 @@ from levelfield.models.layers import Conv, Dense, add_bias, max_pool
 class Net(nn.Module):
     """Two 5×5 convolutions with max pooling, a hidden and a linear layer: 3,274,634 parameters.
 
-    The paper does not specify the initialization; docs/fidelity.md compares flax's default with TensorFlow's.
+    The paper does not specify the initialization; docs/results.md compares flax's default with TensorFlow's.
     """
 
     features: tuple[int, ...] = (32, 64)

@@ -28,7 +28,7 @@ from levelfield.formatting import (
 )
 
 PERCENTILES = f"{100 * LOW:.0f}–{100 * HIGH:.0f}%"  # of a tuner's luck
-CONFIDENCE = f"{100 * LEVEL:.0f}% CI"  # of what the pool does not tell
+CONFIDENCE = f"{100 * LEVEL:.0f}% CI"  # of the uncertainty of the pool
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Column:
 
 
 def reported_metric(results: Results) -> str:
-    """Return the metric shown beside the selection metric: one on data that did not select, if there is one."""
+    """Return the metric shown next to the selection metric: one on data that did not select, if there is one."""
     outcome = next(iter(results.outcomes.values()))
     return outcome.held_out_metric or outcome.select
 

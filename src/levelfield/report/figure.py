@@ -55,7 +55,7 @@ class Part:
 
     panels: Sequence[Panel]
     title: str = ""
-    name: str = ""  # tells its files from those of other parts
+    name: str = ""  # distinguishes its files from those of other parts
     color: str = ""
     context: Mapping[str, Any] = field(default_factory=dict)  # for the HTML below its charts
 
@@ -109,7 +109,7 @@ def drawn_number(value: float) -> float | None:
 
 
 def short_number(value: Any) -> Any:
-    """Return a number with the digits that it takes to draw it; anything else as it is."""
+    """Return a number with the digits that it takes to draw it; anything else unchanged."""
     return float(f"{value:.{charts.COORDINATE_DIGITS}g}") if isinstance(value, float) else value
 
 

@@ -47,7 +47,7 @@ def latex_tables(results: Results) -> dict[str, str]:
 
 
 def _outcomes(results: Results) -> str:
-    """Return the columns of the outcome table; the smaller texts of a column become a column of their own."""
+    """Return the columns of the outcome table; the smaller texts of a column become a separate column."""
     columns: list[list[str]] = []
     for column in shown_columns(results):
         if column.is_long:
@@ -77,7 +77,7 @@ def _spaces(results: Results) -> str:
 
 
 def _reruns(results: Results) -> str:
-    """Return each selected trial's metrics beside those of its reruns with new seeds."""
+    """Return each selected trial's metrics next to those of its reruns with new seeds."""
     metrics = list(dict.fromkeys([results.study.select, reported_metric(results)]))
     headings = ["optimizer"]
     for metric in metrics:

@@ -76,7 +76,7 @@ def pool_sentence(study: Study) -> str | None:
     side = "above" if workload_of(study).metrics[study.select].sign < 0 else "below"
     fewer = math.floor(study.pool * study.trials / needed)
     return (
-        f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: {study.pool} trials do "
+        f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: such a pool does "
         f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more"
         + (f", or trials = {fewer} or fewer." if fewer else ".")
     )
@@ -289,7 +289,7 @@ def _not_separated(tests: Sequence[PairTest], first: str, close: Sequence[str], 
     rates = [format_percent(wins[name]) for name in close]
     shown = [f"{close[0]} (which it beats in {rates[0]} of repetitions)"]
     shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
-    sentence = f"Not clearly different from {join_words(shown, 'or')}."
+    sentence = f"It is not clearly different from {join_words(shown, 'or')}."
     tested = {test.worse if test.better == first else test.better: test for test in tests if first in test.names}
     needed = {name: count for name in close if (count := tested[name].needed) is not None}
     if needed:

@@ -179,12 +179,12 @@ def _environment() -> jinja2.Environment:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """Return one of the templates beside this file."""
+    """Return one of the templates next to this file."""
     return _environment().get_template(name)
 
 
 def source(name: str) -> str:
-    """Return a file beside this one."""
+    """Return a file next to this one."""
     return (resources.files(__package__) / name).read_text("utf-8")
 
 

@@ -157,7 +157,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _TimedReader(io.RawIOBase):
-    """What arrives at a socket within a number of seconds. A socket's own timeout starts again with each byte."""
+    """The bytes that arrive at a socket within a time limit. A socket's own timeout starts again with each byte."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection, self._end = connection, time.monotonic() + seconds

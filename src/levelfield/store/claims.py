@@ -277,7 +277,7 @@ def _this_process() -> dict[str, Any]:
 
 @functools.cache
 def _system() -> str:
-    """Return what tells this machine since it was started, or this container, from others of its name."""
+    """Return an id of this machine since it was started, or of this container, because others may have its name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
         return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
@@ -286,7 +286,7 @@ def _system() -> str:
 
 
 def _birth(pid: int) -> str:
-    """Return when a process began, because numbers of processes come back."""
+    """Return when a process began, because process ids are reused."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:  # not Linux, or it has ended

@@ -1,4 +1,4 @@
-"""The database below a store: its location, its transactions, and patience with databases that are away for a while."""
+"""The database below a store: its location, its transactions, and waiting while it is unavailable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUIET = 5.0  # seconds of waiting before a message
 _LONGEST_PAUSE = 5.0  # seconds between two attempts
 _BUSY_TIMEOUT = 0.5  # seconds that SQLite itself waits for a lock, without looking at signals
 
-# PostgreSQL's classes of errors (SQLSTATE) that pass: connection lost, resources exhausted, shutdown, conflicts.
+# PostgreSQL's classes of temporary errors (SQLSTATE): connection lost, resources exhausted, shutdown, conflicts.
 _PASSING = re.compile(r"08|53|57P0|40001|40P01|55P03")
 _LOCKED = ("database is locked", "database table is locked")
 _FULL = ("database or disk is full", "disk I/O error")  # what SQLite says of a full disk
@@ -39,7 +39,7 @@ _log = logging.getLogger("levelfield.store")
 
 
 class Database:
-    """Runs transactions. What passes by itself is waited for; everything else is a StoreError."""
+    """Runs transactions. Waits for temporary problems to pass; all others are a StoreError."""
 
     def __init__(self, location: str | Path, *, writes: bool) -> None:
         self.url = parsed(location)
@@ -148,7 +148,7 @@ def _engine(url: sa.URL, writes: bool) -> sa.Engine:
         return sa.create_engine(url, pool_size=1, max_overflow=4, connect_args=_pg_options(url))
     path = Path(url.database) if url.database else None
     if path and not writes and path.is_file() and not _can_write(path.parent) and not Path(f"{path}-wal").exists():
-        # Even readers of a database with a write-ahead log write beside it, unless it cannot change.
+        # Even readers of a database with a write-ahead log write files next to it, unless it cannot change.
         url = url.set(database=f"file:{path}").update_query_dict({"mode": "ro", "immutable": "1", "uri": "true"})
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT})
 

@@ -15,12 +15,12 @@ from levelfield.trial import FailedTrial, Failure
 
 LONGEST_DETAILS = 20_000  # characters
 _LONGEST_REASON = 1_000
-# What a terminal would obey and a database refuses: control characters, and halves of characters.
+# Control characters, which a terminal would obey, and halves of characters, which a database refuses.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def add(connection: sa.Connection, database: Database, optimizer: str, failed: Sequence[Failure]) -> None:
-    """Add failures. A later one of the same trial replaces what is known of it and counts one attempt more."""
+    """Add failures. A later failure of the same trial replaces the earlier one and adds an attempt."""
     insert = database.insert(failures)
     new = {name: insert.excluded[name] for name in ("reason", "details", "time", "host")}
     again = insert.on_conflict_do_update(
@@ -46,7 +46,7 @@ def remove(connection: sa.Connection, optimizer: str, indices: Sequence[int]) ->
 
 
 def read(connection: sa.Connection, optimizer: str) -> list[FailedTrial]:
-    """Return the failures of an optimizer by index, without those of trials that somebody else has finished."""
+    """Return the failures of an optimizer by index, except for trials that another runner has finished."""
     columns = [column for column in failures.c if column is not failures.c.optimizer]
     finished = sa.select(trials.c.index).where(trials.c.optimizer == optimizer).scalar_subquery()
     query = sa.select(*columns).where(failures.c.optimizer == optimizer, failures.c.index.not_in(finished))

@@ -1,4 +1,4 @@
-"""Trials as rows of a table, and what tells whether a row is what was written."""
+"""Trials as rows of a table, and the check that a row is what was written."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def problem_of(row: Any, metrics: list[str], codes: Mapping[str, str]) -> str:
         return "its content does not match its digest"
     if row.provenance not in codes:
         return "its provenance is missing"
-    if row.digest is None:  # nothing tells whether it is what was written, but it must be a trial
+    if row.digest is None:  # without a digest, it can only be checked to be a trial
         try:
             trials_of([row], metrics, codes)
         except (ValueError, TypeError, KeyError) as error:
@@ -98,7 +98,7 @@ def trials_of(rows: Sequence[Any], metrics: list[str], codes: Mapping[str, str])
 
 
 def last_value(metric: str, metrics: list[str]) -> sa.ColumnElement[Any]:
-    """Return the last value of a metric as bytes: a curve has the metrics one after the other, in four bytes a step."""
+    """Return the last value of a metric as bytes. A curve holds one metric after another, four bytes per step."""
     if metric not in metrics:
         return sa.null()
     end = (metrics.index(metric) + 1) * sa.func.length(trials.c.steps) // 2

@@ -52,7 +52,7 @@ class Store:
             if database.is_sqlite and database.url.database:
                 path = Path(database.url.database)
                 if not create and not path.exists():
-                    raise NoStore(str(location), "no such store; a run or an import creates it")
+                    raise NoStore(str(location), "no such store; 'levelfield run' or 'levelfield import' creates it")
                 if create:
                     _make_folder(path.parent)
             store = cls(database)
@@ -74,7 +74,7 @@ class Store:
             if any(names != expected.get(table) for table, names in columns.items()):
                 raise StoreError(f"{self.name}: a database of another program, not a levelfield store")
             if not create:
-                raise NoStore(self.name, "the store is empty; a run or an import fills it")
+                raise NoStore(self.name, "the store is empty; 'levelfield run' or 'levelfield import' fills it")
             self._database.write(self._create)
         self._version = self._read_version()
         if self._version > SCHEMA_VERSION:
@@ -144,7 +144,7 @@ class Store:
         connection.execute(self._database.insert(table).on_conflict_do_nothing(), rows)
 
     def add_failures(self, optimizer: str, failed: Sequence[Failure]) -> None:
-        """Add failed trials. They are kept until they finish; one that has failed before counts one attempt more."""
+        """Add failed trials, which are kept until they finish. One that has failed before gets one attempt more."""
         if failed:
             self._database.write(lambda connection: failures.add(connection, self._database, optimizer, failed))
 
@@ -157,7 +157,7 @@ class Store:
     def add_step_time(self, optimizer: str, measured: StepTime, *, replace: bool = False) -> None:
         """Add how long a step of an optimizer takes on a device.
 
-        A measurement of more stretches stays, unless ``replace`` says that it is to go.
+        An existing measurement of more stretches is kept unless ``replace`` is true.
         """
         insert = self._database.insert(step_times).values(optimizer=optimizer, **asdict(measured))
         new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "slowdown")}

@@ -1,1 +1,1 @@
-"""The taxonomy: which rule can follow which, verified; what that says of a study's optimizers, before and after."""
+"""The taxonomy: which rule can follow which, verified, and what that says about a study's optimizers."""

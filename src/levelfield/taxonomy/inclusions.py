@@ -37,7 +37,7 @@ class Inclusion:
 
     special: str
     general: str
-    witnesses: tuple[Witness, ...]  # applied one after the other: a chain has several
+    witnesses: tuple[Witness, ...]  # applied in this order; a chain has several
     limit: str | None = None
     towards: float = math.inf  # one of TOWARDS
     lifts: bool = True  # it holds for any learning rate that varies with the step, not only for a constant one
@@ -297,7 +297,7 @@ def _chains(special: str, general: str, seen: frozenset[str]) -> Iterator[Inclus
 
 
 def _chain(first: Inclusion, rest: Inclusion) -> Inclusion | None:
-    """Return one inclusion after the other if they fit: at most one limit, and the switches that the second needs."""
+    """Return two inclusions in sequence if they fit: at most one limit, and the switches that the second needs."""
     if (first.limit and rest.limit) or first.open.keys() & rest.open.keys():
         return None
     if rest.where:

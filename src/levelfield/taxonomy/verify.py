@@ -118,7 +118,7 @@ def _declaration_error(inclusion: Inclusion, points: Sequence[Mapping[str, Any]]
 
 
 def _order(errors: np.ndarray) -> float | None:
-    """Return the decades by which the error falls per decade of the limit parameter, as far along as that shows."""
+    """Return the decades by which the error falls per decade of the limit parameter, as far along as it can be seen."""
     usable = np.flatnonzero((errors < _FAR) & (errors > _FLOAT64_FLOOR))[-_LAST:]
     if len(usable) < 2:
         return None
@@ -143,5 +143,5 @@ def check_registered(study: Study) -> None:
 
 
 def verify_all() -> Iterator[Verification]:
-    """Verify all known inclusions, one after the other."""
+    """Verify all known inclusions, one at a time."""
     return map(verify, known_inclusions())

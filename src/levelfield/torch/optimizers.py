@@ -21,7 +21,7 @@ from levelfield.torch.tensors import Buffer, TensorList
 
 Value = float | Callable[[int], Any]  # a number, or a function from the step, counted from 0, to a number
 
-_OF_TORCH = ("params", "param_names", "initial_lr", "differentiable")  # in groups, beside hyperparameters
+_OF_TORCH = ("params", "param_names", "initial_lr", "differentiable")  # in groups, besides hyperparameters
 
 
 class RuleOptimizer(Optimizer):

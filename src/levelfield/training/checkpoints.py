@@ -119,7 +119,7 @@ class Checkpoints:
         self._noted: set[str] = set()
 
     def find(self, points: Sequence[Point]) -> dict[int, Saved]:
-        """Return those of the points that a checkpoint has, by index; each from where it has got furthest."""
+        """Return the points that a checkpoint has, by index, each from the checkpoint where it got furthest."""
         found: dict[int, Saved] = {}
         loaded: dict[str, np.ndarray | None] = {}
         contents = self._scan()
@@ -282,7 +282,7 @@ def _digest_of_files(folder: Path) -> str:
 
 @contextmanager
 def _orbax() -> Iterator[Any]:
-    """Open a checkpointer that does not log: what goes wrong is told in one line."""
+    """Open a checkpointer that does not log: problems are reported in one line."""
     import orbax.checkpoint
 
     log = logging.getLogger("absl")

@@ -14,7 +14,7 @@ def parts(job: Job) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the shapes of the parameters by the part of the rule that updates them, and by name.
 
     Nothing is returned for a rule that treats all parameters alike. The parts are those of ``optax.partition``, and the
-    state of the optimizer tells them: each part holds moments of its own parameters.
+    optimizer's state shows them: each part holds moments of its own parameters.
     """
     slot = started(job)
     partitions = jax.tree.leaves(slot.optimizer, is_leaf=_is_partition)

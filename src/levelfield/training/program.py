@@ -290,7 +290,7 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
 def _over_slots(workload: Workload, evaluate: Callable[[Any], Any], model: tuple[Any, Any]) -> Any:
     """Evaluate the models of all slots.
 
-    On a GPU, one after the other, because many examples fill it and convolutions of one model are faster than grouped
+    On a GPU, one at a time, because many examples fill it and convolutions of one model are faster than grouped
     ones; but side by side if the examples must be read in order.
     """
     if jax.default_backend() == "cpu" or workload.sequential:

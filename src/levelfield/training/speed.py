@@ -22,7 +22,7 @@ from levelfield.training.step import Job
 _STEPS = 50  # trained at once
 _SECONDS = 1.0  # measured at least
 _FACTOR = 4  # between two candidates
-_GAIN = 1.05  # by which more slots must be faster, because they need more memory
+_GAIN = 1.05  # more slots must be faster by this factor, because they need more memory
 _PATIENCE = 2  # candidates in a row that are no faster, after which no more are tried
 
 Rates = dict[int, float]  # slots per device → trial-steps per second; 0 if they do not fit

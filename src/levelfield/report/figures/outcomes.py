@@ -1,4 +1,4 @@
-"""The metric of the selected trial, by optimizer: its median and what the trials do not tell, its mean and luck."""
+"""The metric of the selected trial, by optimizer: the median with its uncertainty, the mean with its luck."""
 
 from __future__ import annotations
 
