@@ -429,6 +429,9 @@ def test_nothing_is_tested_unless_the_trials_are_independent(sampling, command, 
     if sampling:  # a part of these trials would not be like another search
         assert "Of all trials, the best valid_error is 10.10% for sgd_like and 90.00% for adam_like" in told
         assert "repetitions" not in told.partition("Of all trials")[2]
+        page = Path(content["report"]).read_text("utf-8")
+        assert "How many trials" not in page
+        assert "<label hidden>K" in page
     else:
         assert "90% confidence interval: unknown" in told
     assert {axis["verdict"] for axis in content["boundaries"]} <= {"unknown", "fixed"}

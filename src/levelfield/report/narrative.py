@@ -235,7 +235,7 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     if not math.isfinite(best.median):
         return [f"No optimizer has a median {select}: too many of the best of {k} are not finite."]
     only_draw = not results.study.replacement and all(len(results.outcome(name).pool) == k for name in names)
-    if only_draw and not results.study.is_tested:
+    if only_draw and results.study.is_chosen:
         lines = [_best_of_all(results, [first, *others])]
     else:
         median = f"{format_metric(select, best.median)} ({_confidence(best, partial(format_metric, select))})"
