@@ -331,7 +331,7 @@ def test_an_infeasible_space_is_reported_after_the_others_have_run(cli):
     Path("hot.toml").write_text(edited("learning_rate = { log = [1e-2, 1e0] }", "learning_rate = { log = [1e8, 1e9] }"))
     code, out, err = cli("compare", "hot.toml", "--steps", "100")
     assert code == 1
-    assert "sgd: only 0 of 20 trials are feasible" in err
+    assert "sgd: none of 20 trials is feasible" in err
     assert "learning_rate" in err
     assert "adam" in out
 

@@ -364,6 +364,31 @@ def test_harder_targets_are_further_right(comparison, accuracies):
         assert scale["type"] == "linear"
 
 
+def test_a_loss_that_explodes_for_a_while_does_not_flatten_the_budgets(made, pools):
+    losses = np.array([1e15, 1e9, 3.0, 2.0, 1.0, 0.5])
+    exploding = {
+        name: [trial | {"train_loss": losses[: len(trial["train_loss"])]} for trial in pool]
+        for name, pool in pools.items()
+    }
+    view = made(study_of(select="train_loss"), exploding, INFEASIBLE)
+    (figure,) = (figure for figure in figures(view.results) if figure.name == "budgets")
+    assert max(row["mean"] for row in figure.panels[0].rows) == pytest.approx(1e15)
+    assert figure.panels[0].ends == (None, pytest.approx(5.0))
+    assert "outside the axis" in figure.caption
+
+
+def test_budgets_show_all_means_that_are_not_far_from_the_last(drawn):
+    assert drawn["budgets"].panels[0].ends == (None, None)
+
+
+def test_nothing_is_drawn_of_curves_with_one_point_or_of_the_only_metric(made):
+    study = study_of(workload="quadratic", eval_interval=500, target=None)
+    pools = {name: [{"train_loss": np.array([0.1 * i])} for i in range(1, POOL + 1)] for name in OPTIMIZERS}
+    shown = {figure.name for figure in figures(made(study, pools).results)}
+    assert "outcomes" in shown
+    assert not {"curves", "selection", "budgets"} & shown
+
+
 def test_targets_below_zero_are_on_a_linear_axis(made, pools):
     shifted = {
         name: [{metric: curve - 1 for metric, curve in trial.items()} for trial in pool] for name, pool in pools.items()

@@ -370,10 +370,13 @@ def test_draws_without_replacement(opened, comparison):
     assert outcome_table(page)["momentum"]["luck"] == ["–", ""]
 
 
-def test_trials_that_were_chosen_have_no_intervals(opened, comparison):
-    study = comparison.study.replace(search="imported", sampling="adaptive")
+@pytest.mark.parametrize("sampling", ["adaptive", "unknown"])
+def test_trials_that_may_have_been_chosen_have_no_intervals(opened, comparison, sampling):
+    study = comparison.study.replace(search="imported", sampling=sampling)
     page = opened(lf.Comparison(Results.of(study, comparison.trials)))
-    for k in (1, 2):
+    may_choose_k = sampling == "unknown"
+    assert page.locator("#k").is_visible() == may_choose_k
+    for k in (1, 2) if may_choose_k else (None,):
         ask(page, k=k)
         assert {row["select"][1] for row in outcome_table(page).values()} == {"unknown"}
         assert page.locator("#separated").text_content().startswith("Nothing is tested")

@@ -185,7 +185,7 @@ def test_on_paper_there_is_nothing_to_press(page):
     assert page.locator("#outcome-table").is_visible()
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1000])
+@pytest.mark.parametrize("width", [320, 390, 800, 870, 1125])
 def test_it_fits_a_narrow_screen(opened, report, comparison, width):
     page = opened(report, viewport={"width": width, "height": 800})
     ask(page, k=3, select="train_loss")

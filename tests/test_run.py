@@ -238,9 +238,8 @@ def test_a_run_gives_up_an_optimizer_without_feasible_trials(store: Store, pool:
     stored = everything(store, study)
     assert (len(stored["sgd"]), len(stored["momentum"])) == (tried, pool)
     message = str(error)
-    assert message.startswith(f"sgd: only 0 of {tried} trials are feasible")
-    assert f"pool = {pool}" in message
-    assert "learning_rate = {'log': [0.001, 0.1]}" in message
+    assert message.startswith(f"sgd: none of {tried} trials is feasible")
+    assert "learning_rate in log [0.001, 0.1]" in message
     assert "momentum" not in message
     assert "\n" not in message
 
@@ -262,7 +261,7 @@ def test_a_run_gives_up_an_optimizer_with_too_few_feasible_trials(store: Store, 
 
 def test_all_shortages_are_reported_together(store: Store) -> None:
     assert re.search(
-        r"^sgd: only 0 of 20 .*; momentum: only 0 of 20 ",
+        r"^sgd: none of 20 .*; momentum: none of 20 ",
         str(run(make_study(trials=1, pool=2), store, executor_of(lambda *_: False))),
     )
 

@@ -24,7 +24,7 @@ from levelfield.derive.rounds import Rounds
 from levelfield.errors import SearchExhausted, StaleTrials, TrialFailed, UsageError
 from levelfield.executors import Executor, get_executor
 from levelfield.executors.base import hand_out
-from levelfield.formatting import join_words, pluralize
+from levelfield.formatting import format_range, join_words, pluralize
 from levelfield.listener import Listener, Quiet
 from levelfield.pool import PoolCount
 from levelfield.provenance import package_versions
@@ -337,13 +337,15 @@ def _provenance(study: Study, executor: Executor, code: Mapping[str, Any]) -> di
 
 
 def _shortage(study: Study, name: str, count: PoolCount) -> str:
-    space = ", ".join(f"{axis.key} = {axis.dimension.spec()}" for axis in study.optimizer(name).space.free)
     if count.exhausted:
         return f"{name}: none of the grid's {count.tried} points is feasible; lower its learning rates"
-    return (
-        f"{name}: only {count.feasible} of {count.tried} trials are feasible, too few for pool = {study.pool}; "
-        f"narrow its search space, most likely the learning rate ({space or 'nothing is free'})"
-    )
+    free = study.optimizer(name).space.free
+    rates = [f"{axis.key} in {format_range(axis.dimension)}" for axis in free if axis.key.startswith("learning_rate")]
+    where = f", most likely the learning rate ({join_words(rates)})" if rates else ""
+    found = f"none of {count.tried} trials is feasible"
+    if count.feasible:
+        found = f"only {count.feasible} of {count.tried} trials are feasible, too few for pool = {study.pool}"
+    return f"{name}: {found}; narrow its search space{where}"
 
 
 def settle_code(study: Study, store: Store, stale: Stale | None = None) -> None:

@@ -56,6 +56,7 @@ def _whole(value: Any) -> Any:
 
 
 Sampling = Literal["random", "quasirandom", "grid", "adaptive", "manual", "unknown"]
+CHOSEN = ("adaptive", "manual")  # points that depend on results: no others could have been drawn
 
 POOL_FACTOR = 5  # N / K unless the study gives N
 _LARGEST_GRID = 10_000_000  # points, whose order is held in memory
@@ -197,7 +198,12 @@ class Study(BaseModel):
     @property
     def is_tested(self) -> bool:
         """Whether its trials can be tested: those that a tuner or a person chose are not independent."""
-        return self.sampling not in ("adaptive", "manual", "unknown")
+        return self.sampling not in (*CHOSEN, "unknown")
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether a tuner that learns or a person chose its points: a part of them is not what fewer trials give."""
+        return self.sampling in CHOSEN
 
     @property
     def code_files(self) -> list[str]:

@@ -1,6 +1,7 @@
 """Commands on one study: compare, run, status, report, serve, check, export."""
 
 import os
+import shutil
 import signal
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -236,6 +237,7 @@ def check(
     """
     from levelfield.executors.local import parts_of
     from levelfield.formatting import format_duration, format_number, pluralize
+    from levelfield.report.methods import evaluated
     from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
@@ -267,14 +269,15 @@ def check(
         facts |= {"parts": parts} if parts else {}
         return print_json(facts | {"departures": [departure.as_dict() for departure in unusual]})
     typer.echo(f"{study.name}: valid")
-    interval = pluralize(study.eval_interval, "step")
     batch = f", batch size {study.batch_size}" if study.batch_size else ""
     width = max(11, *map(len, facts["free"]))
 
     def tell(label: str, text: str) -> None:
-        typer.echo(f"  {label:<{width}} {text}")
+        columns = max(shutil.get_terminal_size((120, 24)).columns, width + 40)
+        wrapped = textwrap.wrap(text, columns - width - 3, break_long_words=False, break_on_hyphens=False)
+        typer.echo(f"  {label:<{width}} " + f"\n{' ' * (width + 3)}".join(wrapped))
 
-    tell("workload", f"{study.workload}{batch}, evaluated every {interval}")
+    tell("workload", f"{study.workload}{batch}, evaluated {evaluated(study)}")
     for name, free in facts["free"].items():
         tell(name, f"{len(free)} free{': ' if free else ''}{', '.join(free)}")
         for part, shapes in parts.get(name, {}).items():

@@ -14,12 +14,11 @@ from levelfield.errors import LevelfieldError, UsageError
 from levelfield.formatting import pluralize
 from levelfield.imports.records import Record, Source
 from levelfield.space import Hyperparameters, Value
-from levelfield.study import POOL_FACTOR, Study
+from levelfield.study import CHOSEN, POOL_FACTOR, Study
 from levelfield.trial import Direction, Status
 
 _MINIMIZED = ("loss", "error", "err", "perplexity", "ppl", "nll", "mse", "mae", "rmse", "wer", "bpc", "regret")
 _MAXIMIZED = ("accuracy", "acc", "auc", "f1", "precision", "recall", "bleu", "map", "ssim", "r2", "reward", "score")
-_CHOSEN = ("adaptive", "manual")  # points that are not independent: no others could have been drawn, so all count
 _VALIDATION = ("valid", "validation", "val", "dev")
 _FEW = 12  # at most so many values of a hyperparameter can be a list of choices
 _SIMILAR = 0.9  # trials whose last steps differ by no more than this factor have the same budget, in time perhaps
@@ -51,7 +50,7 @@ def infer_study(
         "eval_interval": _interval(source.records, steps),
         "trials": max(1, min(counts.values()) // POOL_FACTOR),
         "pool": max(counts.values()),
-        **({"trials": min(counts.values()), "replacement": False} if source.sampling in _CHOSEN else {}),
+        **({"trials": min(counts.values()), "replacement": False} if source.sampling in CHOSEN else {}),
         "target": source.target,
         "inferred": any(
             key not in source.ranges.get(name, ()) for name in tables for key in tables[name] if key != "rule"

@@ -24,6 +24,7 @@ ROWS = alt.NamedData(name="rows")
 COORDINATE_DIGITS = 6  # of a hyperparameter on an axis
 ESTIMATE = ("mean", "low", "high")
 _ROOM = 0.05  # of a range, beyond its borders
+_LEGEND_WIDTH, _SYMBOL_WIDTH, _CHARACTER_WIDTH = 360, 25, 6  # pixels
 
 
 def color(number: int) -> str:
@@ -64,8 +65,15 @@ class Names:
 
     def color(self, legend: bool = True) -> alt.Color:
         scale = alt.Scale(domain=list(self.numbers), range=[color(number) for number in self.numbers])
+        longest = max(len(name) for _, name in self.items())
+        columns = min(4, _LEGEND_WIDTH // (_SYMBOL_WIDTH + _CHARACTER_WIDTH * longest))
         drawn = alt.Legend(
-            title=None, orient="bottom", columns=4, symbolType="circle", symbolOpacity=1, labelExpr=self.label
+            title=None,
+            orient="bottom",
+            columns=max(1, columns),
+            symbolType="circle",
+            symbolOpacity=1,
+            labelExpr=self.label,
         )
         return alt.Color(f"{self.field}:N", scale=scale, legend=drawn if legend else None)
 
@@ -161,7 +169,7 @@ def metric_formats(metric: str) -> dict[str, str]:
     share = is_share(metric)
     return {
         "format": f".{SHARE_DECIMALS}%" if share else f".{METRIC_DIGITS}~g",
-        "ticks": "~%" if share else "~g",
+        "ticks": "~%" if share else ".6~g",  # without precision, Vega writes out up to 12 digits
     }
 
 
@@ -255,8 +263,8 @@ def _at(field: str, x: alt.X) -> alt.X:
 def sweep(names: Names, x: alt.X, y: alt.Y, tooltip: Sequence[alt.Tooltip]) -> Any:
     """Return means along an axis with lines between them, and bars from low to high."""
     base = alt.Chart(ROWS).encode(x=x, y=y, color=names.color())
-    bars = base.mark_rule(opacity=0.35).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
-    lines = base.mark_line(strokeWidth=2, point=True).encode(tooltip=[name_tooltip(), *tooltip])
+    bars = base.mark_rule(opacity=0.35, clip=True).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
+    lines = base.mark_line(strokeWidth=2, point=True, clip=True).encode(tooltip=[name_tooltip(), *tooltip])
     return (bars + lines).properties(width=320, height=230)
 
 

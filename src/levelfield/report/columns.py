@@ -148,7 +148,7 @@ def _seconds_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, An
 def _seconds_heading(results: Results) -> Text:
     target = results.study.target
     assert target
-    return Text(f"median seconds to {format_metric(target.metric, target.value)}", CONFIDENCE)
+    return Text(f"median time to {format_metric(target.metric, target.value)}", CONFIDENCE)
 
 
 def _seconds_text(results: Results, outcome: Outcome, k: int) -> Text:

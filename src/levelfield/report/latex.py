@@ -12,6 +12,7 @@ from levelfield.report.columns import Text, reported_metric, shown_columns
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.taxonomy.audit import Finding, audit
 
+_GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "eta", "lambda", "mu", "rho", "sigma")
 _ESCAPES = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -33,6 +34,7 @@ _ESCAPES = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "\n": " ",
+    **{letter: rf"$\{name}$" for letter, name in zip("αβγδεηλμρσ", _GREEK, strict=True)},
 }
 
 
@@ -122,7 +124,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], align: str = 
 def latex(text: Any) -> str:
     """Escape what LaTeX would interpret.
 
-    >>> print(latex("5–95% of a_b"))
-    5--95\\% of a\\_b
+    >>> print(latex("5–95% of a_b with ε"))
+    5--95\\% of a\\_b with $\\epsilon$
     """
     return "".join(_ESCAPES.get(character, character) for character in str(text))

@@ -34,7 +34,7 @@ def _setup(results: Results) -> Iterator[str]:
     names = join_words(list(study.optimizers))
     yield f"We compared {names} on the workload {study.workload}: {workload.summary}."
     yield (
-        f"Each trial trained for {pluralize(study.steps, 'step')}{_batch(study)} and was evaluated {_evaluated(study)}."
+        f"Each trial trained for {pluralize(study.steps, 'step')}{_batch(study)} and was evaluated {evaluated(study)}."
     )
     yield from _precision(study)
     schedules = join_words(list(dict.fromkeys(map(_schedule, study.optimizers.values()))), "or")
@@ -59,10 +59,8 @@ def _precision(study: Study) -> Iterator[str]:
         yield "All products were computed in float32."
 
 
-def _evaluated(study: Study) -> str:
-    if study.eval_interval >= study.steps:
-        return "at the end"
-    return f"every {pluralize(study.eval_interval, 'step')}"
+def evaluated(study: Study) -> str:
+    return "at the end" if study.eval_interval >= study.steps else f"every {pluralize(study.eval_interval, 'step')}"
 
 
 def _search(results: Results) -> Iterator[str]:

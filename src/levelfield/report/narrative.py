@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from levelfield.analysis.results import PoolState, Results, default_k
 from levelfield.analysis.step_times import NOTICEABLE, differ, slowdown
 from levelfield.formatting import (
     format_count,
-    format_ends,
     format_interval,
     format_metric,
     format_ordinal,
@@ -43,26 +43,19 @@ _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
 
 def sentences(results: Results) -> list[str]:
     """Return the result in words: caveats, the ranking, incomplete pools, the target, and the inclusions."""
-    study, k = results.study, results.k()
-    ready = results.comparable()
+    study, ready = results.study, results.comparable()
     lines = caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
         lines.append(_left_out(results, name))
     if ready:
         lines += _ranking(results, ready)
     for name in ready:
-        outcome, count = results.outcome(name), results.count(name)
+        count = results.count(name)
         if not count.full:
             trials = f"{count.feasible} of {count.n} feasible trials"
             where = "in that part of its space" if results.narrowed_spaces else "so far"
             lines.append(f"{name} has {trials} {where}.")
-        if outcome.infeasible_share > _MANY_INFEASIBLE:
-            needed = math.ceil(k * outcome.tried / len(outcome.pool))
-            expected = f"; a tuner would run about {needed} to get {k}" if study.is_tested else ""
-            lines.append(
-                f"{name}: {outcome.tried} trials were run for {len(outcome.pool)} feasible ones. K counts feasible "
-                f"trials{expected}."
-            )
+    lines += _infeasible(results, ready)
     if study.target and ready:
         lines += _target(results, ready)
     return lines + _seconds(results, ready) + _inclusions(results)
@@ -88,6 +81,20 @@ def _left_out(results: Results, name: str) -> str:
         return f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k}; it is not ranked yet."
     missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
     return f"{name} has no {missing}; it is left out of the ranking."
+
+
+def _infeasible(results: Results, names: Sequence[str]) -> list[str]:
+    """Say how many trials of which optimizers are infeasible, if these are many, and what that costs a tuner."""
+    outcomes = [results.outcome(name) for name in names]
+    many = [outcome for outcome in outcomes if outcome.infeasible_share > _MANY_INFEASIBLE]
+    if not many:
+        return []
+    k = results.k()
+    counts = [f"{outcome.tried - len(outcome.pool):,} of {outcome.tried:,} ({outcome.name})" for outcome in many]
+    needed = sorted(math.ceil(k * outcome.tried / len(outcome.pool)) for outcome in many)
+    about = " to ".join(dict.fromkeys((f"{needed[0]:,}", f"{needed[-1]:,}")))
+    expected = f"; to get {k:,} of them, a tuner would run about {about}" if results.study.is_tested else ""
+    return [f"Many trials are infeasible: {join_words(counts)}. K counts feasible trials{expected}."]
 
 
 def caveats(results: Results) -> list[str]:
@@ -225,37 +232,54 @@ def _ranking(results: Results, names: Sequence[str]) -> list[str]:
     best = intervals[first]
     if not math.isfinite(best.median):
         return [f"No optimizer has a median {select}: too many of the best of {k} are not finite."]
-    median = format_metric(select, best.median)
-    median += f" ({_confidence(select, best)})" if results.study.is_tested else ""
-    lines = [f"With {pluralize(k, 'trial')} each, {first} has the best median {select}: {median}."]
-    if not others:
-        lines = [f"With {pluralize(k, 'trial')}, {first} has a median {select} of {median}."]
+    only_draw = not results.study.replacement and all(len(results.outcome(name).pool) == k for name in names)
+    if only_draw and results.study.is_chosen:
+        lines = [_best_of_all(results, [first, *others])]
+    else:
+        median = _median(results, best, partial(format_metric, select))
+        lines = [f"With {pluralize(k, 'trial')} each, {first} has the best median {select}: {median}."]
+        if not others:
+            lines = [f"With {pluralize(k, 'trial')}, {first} has a median {select} of {median}."]
+        if others and results.study.is_tested:
+            lines += _separations(results, first, others)
+        elif others:
+            medians = [f"{name} ({format_metric(select, intervals[name].median)})" for name in others]
+            lines.append(f"It is followed by {join_words(medians)}; this order is not tested.")
     if warning := pool_sentence(results.study):
         lines.append(warning)
-    if others and results.study.is_tested:
-        lines += _separations(results, first, others)
-    elif others:
-        medians = [f"{name} ({format_metric(select, intervals[name].median)})" for name in others]
-        lines.append(f"It is followed by {join_words(medians)}; this order is not tested.")
     lines += _other_metric(results, [first, *others])
     lines += _precision(results, best.median)
     lines += [line for name in names if (line := _skewed(results, name))]
     return lines
 
 
-def _confidence(metric: str, interval: Interval) -> str:
+def _best_of_all(results: Results, names: Sequence[str]) -> str:
+    """Say what the best trials are, where these do not tell what fewer or others would have given."""
+    select, k = results.study.select, results.k()
+    best = [f"{format_metric(select, results.outcome(name).best(k).mean)} for {name}" for name in names]
+    differ = "; whether a difference is chance was not tested" if len(names) > 1 else ""
+    return f"Of all trials, the best {select} is {join_words(best)}{differ}."
+
+
+def _median(results: Results, interval: Interval, text: Callable[[float], str]) -> str:
+    """Return a median, with its confidence interval if the trials are independent."""
+    return text(interval.median) + (f" ({_confidence(interval, text)})" if results.study.is_tested else "")
+
+
+def _confidence(interval: Interval, text: Callable[[float], str]) -> str:
     """Return an interval in words.
 
-    >>> _confidence("valid_error", Interval(0.12, -math.inf, 0.13))
-    '90% confidence interval: at most 13.00%'
+    >>> _confidence(Interval(0.12, -math.inf, 0.13), format_percent)
+    '90% confidence interval: at most 13%'
     """
-    low, high = (format_metric(metric, end) for end in (interval.low, interval.high))
     if math.isinf(interval.low) and math.isinf(interval.high):
         ends = "unknown"
     elif math.isinf(interval.low):
-        ends = f"at most {high}"
+        ends = f"at most {text(interval.high)}"
+    elif math.isinf(interval.high):
+        ends = f"at least {text(interval.low)}"
     else:
-        ends = f"at least {low}" if math.isinf(interval.high) else f"{low} to {high}"
+        ends = f"{text(interval.low)} to {text(interval.high)}"
     return f"{LEVEL:.0%} confidence interval: {ends}"
 
 
@@ -289,7 +313,7 @@ def _not_separated(tests: Sequence[PairTest], first: str, close: Sequence[str], 
     rates = [format_percent(wins[name]) for name in close]
     shown = [f"{close[0]} (which it beats in {rates[0]} of repetitions)"]
     shown += [f"{name} ({rate})" for name, rate in zip(close[1:], rates[1:], strict=True)]
-    sentence = f"It is not clearly different from {join_words(shown, 'or')}."
+    sentence = f"{first} is not clearly different from {join_words(shown, 'or')}."
     tested = {test.worse if test.better == first else test.better: test for test in tests if first in test.names}
     needed = {name: count for name in close if (count := tested[name].needed) is not None}
     if needed:
@@ -312,7 +336,7 @@ def _other_metric(results: Results, ranking: Sequence[str]) -> list[str]:
         return []
     own, best = (format_metric(metric, means[name]) for name in (first, order[0]))
     if own == best:
-        return [f"The mean {metric} of its selected trials is {own}."]
+        return [f"The mean {metric} of {first}'s selected trials is {own}."]
     place = format_ordinal(order.index(first) + 1)
     return [
         f"By the mean {metric} of the selected trials, {order[0]} is first ({best}) and {first} is {place} ({own}); "
@@ -360,15 +384,13 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
     often = f"{format_percent(chance[first])} of repetitions"
     if math.isinf(median[first]):
         return [f"No optimizer reaches the target ({shown}) in most repetitions; {first} does most often ({often})."]
-    steps = outcomes[first].steps_interval(k)
-    ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
-    confidence = f" ({LEVEL:.0%} confidence interval: {ends})" if results.study.is_tested else ""
+    steps = _median(results, outcomes[first].steps_interval(k), format_count)
+    equal = [name for name in others if median[name] == median[first]]
+    shared = f", as many as {join_words(equal)}" if equal else ""
     lines = [
-        f"{first} has the fewest median steps to the target ({shown}): {format_count(median[first])}{confidence}; it "
-        f"reaches the target in {often}."
+        f"{first} has the fewest median steps to the target ({shown}): {steps}{shared}; it reaches the target in "
+        f"{often}."
     ]
-    if equal := [name for name in others if median[name] == median[first]]:
-        lines.append(f"{join_words(equal)} {'needs' if len(equal) == 1 else 'need'} as many.")
     separated = {(test.better, test.worse) for test in results.step_tests() if test.separated}
     slower = [name for name in others if (first, name) in separated]
     close = [name for name in others if (first, name) not in separated]
@@ -379,8 +401,10 @@ def _target(results: Results, names: Sequence[str]) -> list[str]:
         )
     if close and results.study.is_tested:
         lines.append(f"{first} is not clearly faster than {join_words([described[name] for name in close], 'or')}.")
-    apart = pluralize(results.study.eval_interval, "step")
-    lines.append(f"Evaluations are {apart} apart, so steps to the target are known only that precisely.")
+    evaluations = f"Evaluations are {pluralize(results.study.eval_interval, 'step')} apart"
+    if results.study.eval_interval >= results.study.steps:
+        evaluations = "Trials are evaluated only at the end of training"
+    lines.append(f"{evaluations}, so steps to the target are known only that precisely.")
     transient = {name: outcome for name, outcome in outcomes.items() if outcome.transient}
     if transient:
         counts = [
@@ -429,14 +453,15 @@ def _time_to_target(results: Results, names: Sequence[str]) -> list[str]:
     best = seconds[first]
     if not math.isfinite(best.median):
         return []
-    ends = format_ends(format_seconds(best.low), format_seconds(best.high), best.low, best.high)
     reached = [name for name in others if math.isfinite(seconds[name].median)]
     after = join_words([f"{name} ({format_seconds(seconds[name].median)})" for name in reached])
-    apart = sorted(results.study.eval_interval * results.step_times[name].seconds for name in [first, *reached])
+    steps = min(results.study.eval_interval, results.study.steps)
+    apart = sorted(steps * results.step_times[name].seconds for name in [first, *reached])
+    known = " to ".join(dict.fromkeys((format_seconds(apart[0]), format_seconds(apart[-1]))))
     return [
-        f"{first} has the least median time to the target: {format_seconds(best.median)} ({LEVEL:.0%} confidence "
-        f"interval: {ends}){f', before {after}' if after else ''}. This order is not tested; evaluations are "
-        f"{format_seconds(apart[0])} to {format_seconds(apart[-1])} apart."
+        f"{first} has the least median time to the target: {format_seconds(best.median)} "
+        f"({_confidence(best, format_seconds)}){f', before {after}' if after else ''}. This order is not tested; "
+        f"evaluations are {known} apart."
     ]
 
 

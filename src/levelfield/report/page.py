@@ -265,10 +265,11 @@ def _range_texts(boundary: Boundary) -> dict[str, str]:
 
 def _costs(results: Results) -> Iterable[dict[str, Any]]:
     for name, outcome in results.outcomes.items():
+        seconds = sum(trial.seconds for trial in results.trials[name])
         yield {
             "optimizer": name,
             "tried": outcome.tried,
             "infeasible": outcome.tried - len(outcome.pool),
             "steps": outcome.spent,
-            "time": format_duration(sum(trial.seconds for trial in results.trials[name])),
+            "time": format_duration(seconds) if seconds else MISSING,
         }

@@ -30,8 +30,10 @@ _SHOWN_KS = 30
 _FIRST_IN_SIGHT = 2  # trials: the best of fewer may be anything, and lie beyond the axis
 
 
-def figure(results: Results, protocols: Sequence[Results]) -> Figure:
+def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     names, study = optimizer_names(results), results.study
+    if study.is_chosen:
+        return None
     outcomes = [results.outcome(name) for _, name in names.items()]
     timed = differ(results.step_times)
     ks = several_ks(max(len(outcome.pool) for outcome in outcomes), _SHOWN_KS)

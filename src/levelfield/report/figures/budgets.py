@@ -27,6 +27,7 @@ from levelfield.trial import Target
 
 PLACE = 100
 _POINTS = 8  # budgets, and targets
+_SPAN = 10  # times the worst mean at the end, beyond which others are not in sight
 
 
 def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
@@ -36,18 +37,21 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         return None
     metric = study.target.metric if study.target else study.select
     rows = _budget_rows(results, names, steps)
-    panels = [Panel(_budgets(names, charts.step_axis("budget, steps")), rows, study.select)]
+    ends = None, _highest(rows, is_maximized(results.outcome(names.every[0]), study.select))
+    panels = [Panel(_budgets(names, charts.step_axis("budget, steps")), rows, study.select, ends=ends)]
     if differ(results.step_times):
         timed = [row | {"seconds": short_number(row["step"] * results.step_times[row["name"]].seconds)} for row in rows]
-        panels.append(Panel(_budgets(names, _seconds_axis()), timed, study.select))
+        panels.append(Panel(_budgets(names, _seconds_axis()), timed, study.select, ends=ends))
     if rows := _target_rows(results, names, metric):
         maximized = is_maximized(results.outcome(names.every[0]), metric)
         panels.append(Panel(_targets(names, maximized), rows, metric, fields=("target",)))
     caption = (
         f"At K = {results.k()}: the same trials after fewer steps, and the steps to other targets in the "
         f"repetitions that reach them (mean and {PERCENTILES}). "
-        "Schedules were tuned for all steps, so trials trained with a smaller budget would end better."
+        "Schedules were tuned for all steps, so trials trained with a smaller budget would usually end better."
     )
+    if ends[1]:
+        caption += " Much larger means than at the end lie outside the axis."
     return Figure("Other budgets and targets", caption, [Part(panels)])
 
 
@@ -70,6 +74,14 @@ def _budget_rows(results: Results, names: Names, steps: Sequence[int]) -> Rows:
         for step in steps
     ]
     return [row for row in rows if row["mean"] is not None]
+
+
+def _highest(rows: Rows, maximized: bool) -> float | None:
+    """Return where to end the metric's axis, so that a loss that explodes for a while does not flatten the others."""
+    means = [row["mean"] for row in rows]
+    last = max((row["step"] for row in rows), default=0)
+    border = _SPAN * max((row["mean"] for row in rows if row["step"] == last), default=0.0)
+    return border if not maximized and 0 < border < max(means) else None
 
 
 def _target_rows(results: Results, names: Names, metric: str) -> Rows:
@@ -99,7 +111,8 @@ def _target_values(results: Results, names: Names, metric: str) -> list[float]:
 
 
 def _budgets(names: Names, x: alt.X) -> Any:
-    return charts.sweep(names, x, charts.metric_axis(alt.Y, "mean"), charts.metric_tooltips(*charts.ESTIMATE))
+    y = charts.metric_axis(alt.Y, "mean", domainMax=charts.HIGHEST)
+    return charts.sweep(names, x, y, charts.metric_tooltips(*charts.ESTIMATE))
 
 
 def _seconds_axis() -> alt.X:

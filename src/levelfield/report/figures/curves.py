@@ -27,9 +27,11 @@ _SHOWN_CURVES = 60  # of each optimizer, besides its best
 _SHOWN_POINTS = 25  # of a curve
 
 
-def figure(results: Results, protocols: Sequence[Results]) -> Figure:
+def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     names, select = optimizer_names(results), results.study.select
     outcomes = {number: results.outcome(name) for number, name in names.items()}
+    if not any(len(outcome.curve(trial).steps) > 1 for outcome in outcomes.values() for trial in outcome.pool):
+        return None
     in_sight = [value for outcome in outcomes.values() for value in _in_sight(outcome, select)]
     maximized = is_maximized(next(iter(outcomes.values())), select)
     ends = (short_number(min(in_sight)), None) if maximized else (None, short_number(max(in_sight)))

@@ -18,6 +18,7 @@ from levelfield.taxonomy.audit import CLEAR, LEAST_COVERED, SIGNIFICANT, Finding
 from levelfield.taxonomy.order import reduction
 
 PLACE = 50
+_LABEL_WIDTH = 150  # pixels
 _VERDICTS = {  # color and dashes
     Verdict.CONSISTENT: ("#009E73", [1, 0]),
     Verdict.NO_SEPARATION: (charts.GRAY, [6, 4]),
@@ -156,6 +157,6 @@ def _chart(names: Names) -> Any:
     points = nodes.mark_circle(size=160, opacity=1).encode(
         color=names.color(legend=False), tooltip=[charts.name_tooltip()]
     )
-    labels = nodes.mark_text(dy=-15, fontWeight="bold").encode(text=alt.Text("name:N"))
+    labels = nodes.mark_text(dy=-15, fontWeight="bold", limit=_LABEL_WIDTH).encode(text=alt.Text("name:N"))
     layers = alt.layer(edges, points + labels, view=alt.ViewConfig(stroke=None))
     return layers.resolve_scale(color="independent").properties(width=640)

@@ -55,11 +55,15 @@ def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
         Panel(_wins(names), wins, live={"chart": "wins"}),
         Panel(_ranks(names), ranks, live={"chart": "ranks"}),
     ]
+    tests = "Nothing is tested, so all colors are pale. "
+    if results.study.is_tested:
+        tests = (
+            "Strong colors: the two are separated, by permutation tests with a chance of at most "
+            f"{format_percent(SIGNIFICANCE)} that any claim is false; ★ marks the better one. Pale cells: not clearly "
+            "different, however often one of them wins. "
+        )
     caption = (
-        "Left: in how many repetitions the row's optimizer is strictly better than the column's. Strong colors: the "
-        f"two are separated, by permutation tests with a chance of at most {format_percent(SIGNIFICANCE)} that they "
-        "separate any two equal ones; ★ marks the better one. Pale cells: not clearly different, however often one of "
-        "them wins. "
+        f"Left: in how many repetitions the row's optimizer is strictly better than the column's. {tests}"
         "Right: how often each ranks first, second, and so on in these pools; ties share the better rank. "
         "Optimizers with fewer than K feasible trials are left out."
     )
@@ -108,11 +112,16 @@ def _ranks(names: Names) -> Any:
         .mark_bar(stroke="white", strokeWidth=0.5)
         .encode(
             y=alt.Y("optimizer:N", title=None, axis=names.axis()),
-            x=alt.X("chance:Q", title="probability of a rank", axis=alt.Axis(format="%"), scale=alt.Scale(nice=False)),
+            x=alt.X(
+                "chance:Q",
+                title="probability of a rank",
+                axis=alt.Axis(format="%", tickCount=5),
+                scale=alt.Scale(nice=False),
+            ),
             color=alt.Color(
                 "rank:O",
                 scale=alt.Scale(scheme="blues", reverse=True, domain=ranks),
-                legend=alt.Legend(title="rank", orient="bottom", direction="horizontal"),
+                legend=alt.Legend(title="rank", orient="bottom", direction="horizontal", columns=8),
             ),
             order=alt.Order("rank:O"),
             tooltip=[charts.name_tooltip(), alt.Tooltip("rank:O"), *charts.tooltips("chance", format=".1%")],

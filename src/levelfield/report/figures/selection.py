@@ -16,9 +16,11 @@ from levelfield.report.figure import Figure, Panel, Part, estimate_fields, optim
 PLACE = 90
 
 
-def figure(results: Results, protocols: Sequence[Results]) -> Figure:
+def figure(results: Results, protocols: Sequence[Results]) -> Figure | None:
     names, report = optimizer_names(results), reported_metric(results)
     metrics = Names("selector", tuple(results.outcome(names.every[0]).metrics))
+    if len(metrics.every) < 2:
+        return None
     rows = [
         {
             "optimizer": number,
