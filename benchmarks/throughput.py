@@ -42,7 +42,7 @@ from data_sets import prepare
 from torch_trials import STRETCH, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule
-from levelfield.training.program import keep_programs, program, use_every_core
+from levelfield.training.program import Program, keep_programs, program, use_every_core
 from levelfield.training.step import Job
 from levelfield.workload import Precision, Workload
 from levelfield.workloads import get_workload
@@ -70,7 +70,7 @@ class Slots:
         self.slots, self._evaluate, self._interval = slots, evaluate, STRETCH if short else workload.eval_interval
         steps = 1_000_000 * self._interval
         job = Job(workload, get_rule("adam"), "constant", steps, workload.batch_size, self._interval, tuple(ADAM))
-        self._program = program(job._replace(precision=precision), slots)
+        self._program = (Program if short else program)(job._replace(precision=precision), slots)
         numbers = {name: np.full(slots, value) for name, value in ADAM.items()}
         self._held = self._program.fill(self._program.empty(), np.ones(slots, bool), np.arange(slots), numbers)
 

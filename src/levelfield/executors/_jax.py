@@ -155,6 +155,7 @@ class JaxExecutor:
         first = next(iter(study.optimizers))
         about = study.definition(first) | {"steps": 0, "eval_interval": 0, "seed": "", "space": {}}
         here = {key: value for key, value in self._provenance(study).items() if key != "platform"}
+        here |= {"code": study.code_version(first), "packages": package_versions(study, [first])}
         key = digest(about | here | {"kernels": pallas.wanted()})
         most = max(1, study.pool // jax.local_device_count())
         if (key, most) not in self._measured:

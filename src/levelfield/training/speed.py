@@ -57,15 +57,18 @@ def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int
     if file:
         with suppress(OSError, ValueError, AttributeError):
             rates = {int(slots): float(rate) for slots, rate in json.loads(file.read_text()).items()}
-    known = len(rates)
-    chosen = fastest(rates, lambda slots: training_rate(job, values, slots), most)
-    if file and len(rates) > known:
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            partial = file.with_name(f"{file.name}.{time.time_ns()}")
-            partial.write_text(json.dumps(rates))
-            partial.replace(file)
-    return chosen
+
+    def measure(slots: int) -> float:
+        rate = training_rate(job, values, slots)
+        if file:  # after each one, because a run that is interrupted need not compile it again
+            with suppress(OSError):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                partial = file.with_name(f"{file.name}.{time.time_ns()}")
+                partial.write_text(json.dumps(rates | {slots: rate}))
+                partial.replace(file)
+        return rate
+
+    return fastest(rates, measure, most)
 
 
 def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
