@@ -55,7 +55,7 @@ class JaxExecutor:
         spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
         try:
-            check_workload(workload, study.batch_size, named)
+            check_workload(workload, study.batch_size, named, study.precision)
         except LevelfieldError:
             raise
         except Exception as error:  # custom code can raise anything
