@@ -1,6 +1,15 @@
-"""The text table that the benchmarks print."""
+"""The tables that the benchmarks print, row by row, and how a row is measured so that it spoils no other."""
 
 from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 
 def table(rows: list[list[str]]) -> str:
@@ -11,3 +20,47 @@ def table(rows: list[list[str]]) -> str:
         aligned = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([name.ljust(widths[0]), *aligned]))
     return "\n".join(lines)
+
+
+class Rows:
+    """The rows of a table, each printed as soon as it is measured. A row that fails is left out.
+
+    Rows that ``file`` has from the same conditions are not measured again, so a run that was cut off continues.
+    """
+
+    def __init__(self, headings: list[str], file: Path | None, conditions: str) -> None:
+        self._rows, self._file, self._conditions = [headings], file, conditions
+        self._failed: list[str] = []
+        self._known: dict[str, list[str]] = {}
+        for line in file.read_text("utf-8").splitlines() if file and file.exists() else ():
+            with suppress(ValueError):  # the last line, if it was cut off
+                of, row = json.loads(line)
+                self._known[of] = row
+
+    def add(self, label: str, measure: Callable[[], list[str]]) -> None:
+        of = f"{label}: {self._conditions}"
+        if of not in self._known:
+            try:
+                self._known[of] = measure()
+            except (Exception, SystemExit) as error:
+                self._failed.append(label)
+                print(f"{label}: failed: {type(error).__name__}: {error}", flush=True)
+                return
+            if self._file:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                with self._file.open("a", encoding="utf-8") as file:
+                    file.write(f"\n{json.dumps([of, self._known[of]])}\n")  # after a line that was cut off
+        self._rows.append(self._known[of])
+        print(", ".join(self._known[of]), flush=True)
+
+    def finish(self) -> None:
+        """Print the table; exit with an error if rows have failed."""
+        print(table(self._rows))
+        if self._failed:
+            sys.exit(f"failed: {', '.join(self._failed)}")
+
+
+def isolated(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a process of its own, which returns the GPU's memory and whose crash harms no other row."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()

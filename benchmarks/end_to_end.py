@@ -4,17 +4,23 @@
 
 A run trains the last optimizer of a study with an empty store in memory. Compilation is not counted: each program is
 compiled before the clock starts. "training alone" is the rate of the same program without evaluation, over --stretches
-evaluation intervals, measured before and after the run.
+evaluation intervals, measured before and after the run. With --rows FILE, a run that was cut off continues with the
+studies that are missing. Download the data sets first, or measure with --random-data, which changes what is learned but
+not the speed, as long as few trials diverge.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import os
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
-from aligned import table
+from aligned import Rows, isolated
+from data_sets import prepare
 
 import levelfield as lf
 from levelfield.executors._jax import JaxExecutor, job
@@ -43,26 +49,44 @@ def alone(compiled: Program, study: lf.Study, optimizer: str, stretches: int, *,
 def row(study: lf.Study, optimizer: str, slots: int | None, stretches: int) -> list[str]:
     executor = JaxExecutor(slots)
     executor.check(study)
-    compiled = program(job(study, optimizer), executor.slots(study))
+    begun = time.perf_counter()
+    count = executor.slots(study)
+    choosing = time.perf_counter() - begun
+    compiled = program(job(study, optimizer), count)
+    compiling = time.perf_counter() - begun - choosing
     before = alone(compiled, study, optimizer, stretches)
     evaluated = alone(compiled, study, optimizer, stretches, evaluate=True)
     with Store.open("sqlite://") as store:
         begun = time.perf_counter()
         run(study, store, executor)
         seconds = time.perf_counter() - begun
-        steps = sum(int(trial.curve.steps[-1]) for trial in store.trials(study.identity(optimizer)))
+        trials = store.trials(study.identity(optimizer))
+        steps = sum(int(trial.curve.steps[-1]) for trial in trials)
     bare = (before + alone(compiled, study, optimizer, stretches)) / 2
-    rates = [f"{rate:,.1f}" for rate in (bare, evaluated, steps / seconds)]
     return [
         study.workload,
-        str(compiled.slots),
-        *rates,
+        study.precision,
+        f"{compiled.slots} ({choosing:.0f} s)",
+        f"{compiling:.0f} s",
+        *(f"{rate:,.1f}" for rate in (bare, evaluated, steps / seconds)),
         f"{1 - evaluated / bare:.1%}",
         f"{1 - steps / seconds / bare:.1%}",
+        f"{len(trials)}, {seconds:.0f} s",
     ]
 
 
-HEADINGS = ["workload", "slots", "training alone", "with evaluation", "whole run", "evaluation", "overhead in all"]
+HEADINGS = [
+    "workload",
+    "precision",
+    "slots (chosen in)",
+    "compilation",
+    "training alone",
+    "with evaluation",
+    "whole run",
+    "evaluation",
+    "overhead in all",
+    "trials, in",
+]
 
 
 def main() -> None:
@@ -73,16 +97,21 @@ def main() -> None:
     parser.add_argument("--slots", type=int, help="default: as a run chooses them")
     parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"))
     parser.add_argument("--stretches", type=int, default=2)
+    parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
+    parser.add_argument("--rows", type=Path, help="a file that keeps the rows, to continue a run that was cut off")
     arguments = parser.parse_args()
-    rows = [HEADINGS]
-    for name in arguments.studies.split(","):
+    names = arguments.studies.split(",")
+    prepare((lf.load_study(name).workload for name in names), random=arguments.random_data)
+    rows = Rows(HEADINGS, arguments.rows, f"jax {jax.__version__}, {os.cpu_count()} cores")
+    for name in names:
         full = lf.load_study(name)
         optimizer = list(full.optimizers)[-1]
         changes = {"steps": arguments.steps, "pool": arguments.pool, "trials": 1, "precision": arguments.precision}
         study = full.only([optimizer]).replace(**changes)
-        rows.append(row(study, optimizer, arguments.slots, arguments.stretches))
-        print(", ".join(rows[-1]), flush=True)
-    print(table(rows))
+        given = f"{arguments.slots or 'measured'} slots, {study.pool} × {study.steps} steps, {study.precision}"
+        measure = functools.partial(isolated, row, study, optimizer, arguments.slots, arguments.stretches)
+        rows.add(f"{name}, {given}", measure)
+    rows.finish()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from aligned import table
+from data_sets import prepare
 
 import levelfield as lf
 from levelfield.executors import get_executor
@@ -54,6 +55,8 @@ def main() -> None:
     full = lf.load_study(arguments.study)
     optimizer = arguments.optimizer or list(full.optimizers)[-1]
     study = full.only([optimizer]).replace(steps=arguments.steps, pool=arguments.pool, trials=1)
+    prepare([study.workload], random=False)
+    print(f"{study.workload}, {optimizer}, {study.steps} steps, {study.pool} feasible trials in each precision")
     values: dict[str, dict[int, float]] = {}
     rows = [["precision", f"median {study.select}", "its 90% interval", "median difference", "seconds"]]
     with Store.open(arguments.store) as store:
@@ -65,7 +68,7 @@ def main() -> None:
             paired = difference(values[precision], reference) if len(values) > 1 else "–"
             interval = f"{middle.low:.4g} to {middle.high:.4g}"
             rows.append([precision, f"{middle.median:.4g}", interval, paired, f"{seconds:.0f}"])
-    print(f"{study.workload}, {optimizer}, {study.steps} steps, {study.pool} feasible trials in each precision")
+            print(", ".join(rows[-1]), flush=True)
     print(table(rows))
     pools = {precision: list(found.values()) for precision, found in values.items()}
     print("separated:", lf.separated(pools, k=1) or "none")

@@ -232,19 +232,28 @@ def main() -> None:
     options = parser.parse_args()
     print(f"JAX {jax.__version__} on {jax.devices()[0].device_kind}", flush=True)
     precisions, counts = options.precisions.split(","), [int(slots) for slots in options.slots.split(",")]
+    ways = {precision: gradients_of(precision) for precision in precisions}  # exits without kernels
     if "check" in options.parts:
-        check(precisions)
+        attempt(check, precisions)
     if "tune" in options.parts:
         for precision in precisions:
-            tune(precision)
+            attempt(tune, precision)
     if "rate" in options.parts or "profile" in options.parts:
         for precision in precisions:
             for slots in counts:
                 profiled = "profile" in options.parts and slots == counts[-1]
-                measure(precision, gradients_of(precision), slots, options.steps, profiled, options.hlo)
+                attempt(measure, precision, ways[precision], slots, options.steps, profiled, options.hlo)
     if "plain" in options.parts:
         for slots in counts:
-            measure("plain", plain, slots, options.steps)
+            attempt(measure, "plain", plain, slots, options.steps)
+
+
+def attempt(function: Any, *arguments: Any) -> None:
+    """Call a function; if it fails, say so and let the others run."""
+    try:
+        function(*arguments)
+    except Exception as error:
+        print(f"{function.__name__} {arguments[0]}: failed: {type(error).__name__}: {str(error)[:600]}", flush=True)
 
 
 if __name__ == "__main__":

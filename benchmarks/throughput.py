@@ -8,8 +8,10 @@ the better of one thread and the default number of threads. "with evaluation" in
 workload's default interval. Compilation is not counted for either.
 
 With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
-one CUDA graph: compiled or not, whichever is faster. In the first precision, it also runs in --processes processes at
-once, which share the GPU under NVIDIA MPS. Download the data sets first.
+one CUDA graph: compiled or not, whichever is faster. That way, it also runs in several processes at once, which share
+the GPU under NVIDIA MPS; of the numbers of --processes, the best counts. A row takes a minute or two, most of which is
+compilation. With --rows FILE, a run that was cut off continues with the rows that are missing. Download the data sets
+first, or measure with --random-data.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two framework
 
 import argparse
 import contextlib
+import functools
 import shutil
 import statistics
 import subprocess
@@ -27,17 +30,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import torch
-from aligned import table
-from torch_trials import DEVICE, STRETCH, TorchTrial, fastest
+from aligned import Rows, isolated
+from data_sets import prepare
+from torch_trials import STRETCH, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule
-from levelfield.training.program import program, use_every_core
+from levelfield.training.program import Program, keep_programs, program, use_every_core
 from levelfield.training.step import Job
 from levelfield.workload import Precision, Workload
 from levelfield.workloads import get_workload
@@ -65,7 +70,7 @@ class Slots:
         self.slots, self._evaluate, self._interval = slots, evaluate, STRETCH if short else workload.eval_interval
         steps = 1_000_000 * self._interval
         job = Job(workload, get_rule("adam"), "constant", steps, workload.batch_size, self._interval, tuple(ADAM))
-        self._program = program(job._replace(precision=precision), slots)
+        self._program = (Program if short else program)(job._replace(precision=precision), slots)
         numbers = {name: np.full(slots, value) for name, value in ADAM.items()}
         self._held = self._program.fill(self._program.empty(), np.ones(slots, bool), np.arange(slots), numbers)
 
@@ -133,22 +138,39 @@ def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str
     ]
 
 
-def row_on_gpu(name: str, precision: Precision, rounds: int, seconds: float, shared: str) -> list[str]:
-    """Measure a workload on the GPU and return its row of the table."""
+def measure_on_gpu(name: str, precision: Precision, rounds: int, seconds: float) -> dict[str, Any]:
+    """Measure a workload on the GPU: PyTorch's name and rate, and levelfield's rates by slots."""
+    keep_programs()
     workload = get_workload(name)
     pytorch = fastest(workload, precision)
-    ours = [Slots(workload, count, precision=precision) for count in SLOTS_ON_GPU[name]]
+    with ThreadPoolExecutor() as pool:  # compile side by side
+        ours = list(pool.map(lambda count: Slots(workload, count, precision=precision), SLOTS_ON_GPU[name]))
     measured = rates([pytorch, *ours], rounds, seconds)
-    medians = {contender: statistics.median(values) for contender, values in measured.items()}
-    slots = max(ours, key=lambda contender: medians[contender])
+    medians = [statistics.median(measured[contender]) for contender in (pytorch, *ours)]
+    slots = {contender.slots: median for contender, median in zip(ours, medians[1:], strict=True)}
+    return {"way": pytorch.name, "pytorch": medians[0], "slots": slots}
+
+
+def row_on_gpu(name: str, precision: Precision, rounds: int, seconds: float, processes: list[int]) -> list[str]:
+    """Measure a workload on the GPU and return its row of the table."""
+    found = isolated(measure_on_gpu, name, precision, rounds, seconds)
+    slots, shared = found["slots"], {}
+    if processes:  # after the other process has left the GPU and its compiled code in PyTorch's cache
+        try:
+            shared = together(name, precision, found["way"], processes, rounds * seconds)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            print(f"{name}, {precision}: nothing under MPS: {type(error).__name__}: {error}", flush=True)
+    count, best = max(slots, key=slots.__getitem__), max(slots.values())
+    most = max(shared, key=shared.__getitem__) if shared else 0
     return [
         name,
         precision,
-        f"{formatted(medians[pytorch])} ({pytorch.name})",
-        shared,
-        f"{formatted(medians[slots])} ({slots.slots} slots)",
-        f"{medians[slots] / medians[pytorch]:.1f}×",
-        "; ".join(f"{contender.slots}: {formatted(medians[contender])}" for contender in ours),
+        f"{formatted(found['pytorch'])} ({found['way']})",
+        f"{formatted(shared[most])} ({most})" if most else "–",
+        f"{formatted(best)} ({count} slots)",
+        f"{best / found['pytorch']:.1f}×",
+        f"{best / shared[most]:.1f}×" if most else "–",
+        "; ".join(f"{slots}: {formatted(rate)}" for slots, rate in slots.items()),
     ]
 
 
@@ -157,27 +179,32 @@ def mps() -> Iterator[dict[str, str]]:
     """Share the GPU among processes with this environment."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run([MPS, "-d"], env=environment, check=True)
+        subprocess.run([MPS, "-d"], env=environment, check=True, timeout=60)
         try:
             yield environment
         finally:
-            subprocess.run([MPS], env=environment, input="quit", text=True, check=False)
+            subprocess.run([MPS], env=environment, input="quit", text=True, check=False, timeout=60)
 
 
-def together(name: str, precision: Precision, processes: int, seconds: float) -> float:
-    """Return the steps per second that PyTorch reaches with so many processes, all of them together."""
-    program = [sys.executable, str(Path(__file__).with_name("torch_trials.py")), name, precision, str(seconds)]
-    with mps() as environment:
+def together(name: str, precision: Precision, way: str, counts: list[int], seconds: float) -> dict[int, float]:
+    """Return the steps per second that so many PyTorch processes reach, all of them together."""
+    program = [sys.executable, str(Path(__file__).with_name("torch_trials.py")), name, precision, way, str(seconds)]
+    with mps() as environment, contextlib.ExitStack() as stack:
         running = [
-            subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            for _ in range(processes)
-        ]
+            stack.enter_context(
+                subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(max(counts))
+        ]  # they end when their standard input does
         for process in running:
             process.stdout.readline()  # "ready"
-        for process in running:
-            process.stdin.write("\n")
-            process.stdin.flush()
-        return sum(float(process.communicate()[0]) for process in running)
+        found = {}
+        for count in counts:
+            for process in running[:count]:
+                process.stdin.write("\n")
+                process.stdin.flush()
+            found[count] = sum(float(process.stdout.readline()) for process in running[:count])
+    return found
 
 
 CPU_HEADINGS = [
@@ -193,51 +220,51 @@ GPU_HEADINGS = [
     "workload",
     "precision",
     "PyTorch steps/s",
-    "the same in several processes",
+    "in several processes",
     "levelfield trial-steps/s",
     "ratio",
+    "to several processes",
     "slots: trial-steps/s",
 ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    on_gpu = DEVICE.type == "cuda"
+    on_gpu = torch.cuda.is_available()
     parser.add_argument("--workloads", default=",".join(LARGE if on_gpu else EMBEDDED), help="comma-separated names")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of each timed turn")
     parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
     parser.add_argument("--training-only", action="store_true", help="on a CPU: skip evaluation, which takes long")
     parser.add_argument("--precisions", default="bfloat16,tf32", help="on a GPU: comma-separated")
-    parser.add_argument(
-        "--processes",
-        type=int,
-        default=4 if shutil.which(MPS) else 0,
-        help="on a GPU: PyTorch's, under MPS; 0 for none",
-    )
+    parser.add_argument("--processes", default="4,8", help="on a GPU: PyTorch's, under MPS; 0 for none")
+    parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
+    parser.add_argument("--rows", type=Path, help="a file that keeps the rows, to continue a run that was cut off")
     arguments = parser.parse_args()
     names, rounds, seconds = arguments.workloads.split(","), arguments.rounds, arguments.seconds
-    use_every_core()
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    rows = [GPU_HEADINGS if on_gpu else CPU_HEADINGS]
+    prepare(names, random=arguments.random_data)
+    processes = [int(count) for count in arguments.processes.split(",") if int(count)] if on_gpu else []
+    if processes and not shutil.which(MPS):
+        print(f"{MPS} is not on this machine: PyTorch runs in one process only", flush=True)
+        processes = []
     if on_gpu:
-        precisions = arguments.precisions.split(",")
-        # Before JAX takes the GPU outside of MPS.
-        shared = dict.fromkeys([(name, precision) for name in names for precision in precisions], "–")
-        for name in names if (count := arguments.processes) else ():
-            rate_of_all = together(name, precisions[0], count, rounds * seconds)
-            shared[name, precisions[0]] = f"{formatted(rate_of_all)} ({count})"
-        measure = [lambda case=case: row_on_gpu(*case, rounds, seconds, shared[case]) for case in shared]
+        cases = [(name, precision) for precision in arguments.precisions.split(",") for name in names]
+        # PyTorch and JAX would take some of the GPU here.
+        machine = subprocess.getoutput("nvidia-smi --query-gpu=name --format=csv,noheader")
     else:
-        measure = [lambda name=name: row(name, rounds, seconds, arguments.training_only) for name in names]
-    print(
-        f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}, {os.cpu_count()} cores, "
-        f"jax {jax.__version__}, torch {torch.__version__} on {DEVICE}"
-    )
-    for one in measure:
-        rows.append(one())
-        print(", ".join(rows[-1]), flush=True)  # show each result right away, in case the rest takes too long
-    print(table(rows))
+        use_every_core()
+        use_fast_products()
+        machine = f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}, {os.cpu_count()} cores"
+    print(machine := f"{machine}, jax {jax.__version__}, torch {torch.__version__}", flush=True)
+    given = f"{rounds} × {seconds} s, {processes or arguments.training_only}"
+    rows = Rows(GPU_HEADINGS if on_gpu else CPU_HEADINGS, arguments.rows, f"{machine}, {given}")
+    if on_gpu:
+        for name, precision in cases:
+            measure = functools.partial(row_on_gpu, name, precision, rounds, seconds, processes)
+            rows.add(f"{name}, {precision}", measure)
+    else:
+        for name in names:
+            rows.add(name, functools.partial(row, name, rounds, seconds, arguments.training_only))
+    rows.finish()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """The workloads in PyTorch, trained one trial at a time, as a baseline for speed.
 
-Run as a program, it trains one trial in the fastest way on a GPU and prints its steps per second; throughput.py starts
-several of these at once to share a GPU:
+Run as a program, it trains one trial on a GPU, for some seconds after each line of its input, and prints its steps per
+second; throughput.py starts several of these to share a GPU:
 
-    python benchmarks/torch_trials.py WORKLOAD PRECISION SECONDS
+    python benchmarks/torch_trials.py WORKLOAD PRECISION plain|compiled SECONDS
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 import time
@@ -206,7 +205,7 @@ class GraphedTrial:
     """
 
     def __init__(self, workload: Workload, precision: str, compiled: bool) -> None:
-        self.name = "compiled, CUDA graph" if compiled else "CUDA graph"
+        self.name = "compiled" if compiled else "plain"
         net, loss, arrays, size = model(workload)
         if any(parameter.ndim == 4 for parameter in net.parameters()):
             net.to(memory_format=torch.channels_last)
@@ -254,15 +253,20 @@ def captured(step: Callable[[], None], optimizer: torch.optim.Optimizer) -> torc
 
 def fastest(workload: Workload, precision: str) -> GraphedTrial:
     """Return the faster of the plain and the compiled step."""
+    use_fast_products()
+    trials = [GraphedTrial(workload, precision, compiled=False)]
+    try:
+        trials.append(GraphedTrial(workload, precision, compiled=True))
+    except Exception as error:  # torch.compile does not support everything
+        print(f"{workload.name}: not compiled: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr, flush=True)
+    return max(trials, key=lambda trial: rate(trial, 1.0))
+
+
+def use_fast_products() -> None:
+    """Let PyTorch compute products in TF32, and choose the fastest convolutions."""
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    trials = []
-    for compiled in (False, True):
-        # torch.compile does not support everything, and what it breaks is not a contender.
-        with contextlib.suppress(RuntimeError) if compiled else contextlib.nullcontext():
-            trials.append(GraphedTrial(workload, precision, compiled))
-    return max(trials, key=lambda trial: rate(trial, 1.0))
 
 
 def rate(trial: Any, seconds: float) -> float:
@@ -278,11 +282,13 @@ def rate(trial: Any, seconds: float) -> float:
 def main() -> None:
     from levelfield.workloads import get_workload
 
-    workload, precision, seconds = sys.argv[1:]
-    trial = fastest(get_workload(workload), precision)
+    workload, precision, way, seconds = sys.argv[1:]
+    use_fast_products()
+    trial = GraphedTrial(get_workload(workload), precision, compiled=way == "compiled")
+    trial.stretch()
     print("ready", flush=True)
-    sys.stdin.readline()  # throughput.py lets all processes begin together
-    print(rate(trial, float(seconds)), flush=True)
+    for _ in sys.stdin:  # throughput.py lets all processes begin together
+        print(rate(trial, float(seconds)), flush=True)
 
 
 if __name__ == "__main__":

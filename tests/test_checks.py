@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_a_workload_that_breaks_its_contract_is_rejected_in_one_line(changes: di
         "evaluate": lambda params, state, batch: {"loss": (batch[0] @ params - batch[1]) ** 2},
     }
     fields = {"name": "mine", "summary": "", "batch_size": 4, "eval_interval": 1, "select": "train_loss"}
-    check_workload(Workload(**fields, metrics=minimized("train_loss"), **valid), 4)
+    check_workload(Workload(**fields, metrics=minimized("train_loss"), **valid), 4, precision="bfloat16")
     with pytest.raises(LevelfieldError) as caught:
         check_workload(Workload(**fields, metrics=minimized("train_loss"), **valid | changes), 4)
     assert str(caught.value).startswith("workload 'mine'")
@@ -182,3 +183,20 @@ def test_the_loss_is_traced_once_for_all_rules() -> None:
     for rule in ("sgd", "adam", "adam"):
         check_rule(job_of(workload, rule), ADAM)
     assert len(traced) == 1
+
+
+def test_a_loss_that_fails_in_bfloat16_is_refused_before_training() -> None:
+    """Its scan begins with the type of the parameters and goes on with that of a constant."""
+
+    def loss(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Any) -> Any:
+        def step(total: Any, row: Any) -> Any:
+            return total + (row @ params) * jnp.ones((), jnp.float32), None
+
+        return jax.lax.scan(step, jnp.zeros((), params.dtype), batch[0])[0], state
+
+    workload = dataclasses.replace(get_workload("wilson"), name="summed", loss=loss)
+    for precision in ("float32", "tf32"):
+        check_workload(workload, 4, precision=precision)
+    with pytest.raises(StudyError, match="precision = 'bfloat16': the loss of workload 'summed' fails") as caught:
+        check_workload(workload, 4, precision="bfloat16")
+    assert "test_checks.py line" in str(caught.value)

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from training_helpers import lowered_for_cuda
 
 from levelfield.kernels import pallas
 from levelfield.kernels.dropout import dropped, random_bytes
 from levelfield.kernels.products import batched_product
 from levelfield.kernels.recurrence import Tuning, backward, forward, recurrence, reference
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*Triton.*:DeprecationWarning")
 LAYER, DROP = 1, 92
 
 
@@ -84,16 +84,13 @@ def test_units_must_fit_the_tiles() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_the_kernels_are_lowered_for_a_gpu(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
-    """This needs no GPU, at least up to JAX 0.10: Triton's part of the compilation happens later."""
-    monkeypatch.setattr(pallas, "interpreted", lambda: False)
+def test_the_kernels_are_lowered_for_a_gpu(dtype: Any) -> None:
     projected, recurrent, bias, state, noise = arguments(2, 50, 50, 128, dtype)
 
     def loss(*differentiated: jax.Array) -> jax.Array:
         return recurrence(*differentiated, state, noise, LAYER, DROP)[0].astype(jnp.float32).sum()
 
-    traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(projected, recurrent, bias)
-    lowered = traced.lower(lowering_platforms=("cuda",)).as_text()
+    lowered = lowered_for_cuda(jax.grad(loss, argnums=(0, 1, 2)), projected, recurrent, bias)
     assert lowered.count("triton") >= 2
     assert "lstm" in lowered or "_forward_kernel" in lowered
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from training_helpers import lowered_for_cuda
 
 from levelfield.kernels import pallas
 from levelfield.models import batched_cnn, cifar10_resnet32, fashion_mnist_cnn
@@ -122,21 +123,15 @@ def test_the_layers_of_the_cnn_have_the_gradients_of_xla(dtype, tolerance):
         assert relative_error(a.astype(jnp.float32), b) < tolerance
 
 
-@pytest.fixture
-def compiled_for_cuda(monkeypatch):
-    """Lower kernels for a GPU instead of interpreting them."""
-    monkeypatch.setattr(pallas, "interpreted", lambda: False)
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
-def test_kernels_lower_for_cuda(model, dtype, compiled_for_cuda):
+def test_kernels_lower_for_cuda(model, dtype):
     keys = jax.ShapeDtypeStruct((2,), jax.random.key(0).dtype)
     params, state = jax.eval_shape(jax.vmap(model.init), keys)
     images = jax.ShapeDtypeStruct((2, 256, *model.CLASSIFIER.shape), jnp.uint8)
     batch = (images, jax.ShapeDtypeStruct((2, 256), jnp.int32))
-    gradients = jax.jit(model.gradients(model.CLASSIFIER, dtype))
-    gradients.trace(params, state, batch, keys, {}).lower(lowering_platforms=("cuda",))
+    lowered = lowered_for_cuda(model.gradients(model.CLASSIFIER, dtype), params, state, batch, keys, {})
+    assert lowered.count("triton") >= 2
 
 
 @pytest.mark.gpu

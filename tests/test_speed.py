@@ -13,7 +13,7 @@ from helpers import make_study
 from training_helpers import ADAM, assert_same, by_index, job_of, trained
 
 from levelfield.executors._jax import JaxExecutor
-from levelfield.training import speed
+from levelfield.training import program, speed
 from levelfield.training.step import Job
 from levelfield.trial import Point
 
@@ -67,8 +67,26 @@ def test_measurements_are_kept_for_the_next_run(tmp_path: Path, monkeypatch: pyt
     assert json.loads(file.read_text())["16"] == 16.0
 
 
+def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def rate(job: object, values: object, slots: int) -> float:
+        calls.append(slots)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return float(slots)
+
+    monkeypatch.setattr(speed, "training_rate", rate)
+    file, job = tmp_path / "mine.json", job_of("quadratic")
+    with pytest.raises(KeyboardInterrupt):
+        speed.measured(job, ADAM, file, 64)
+    assert speed.measured(job, ADAM, file, 64) == 64
+    assert calls == [1, 4, 16, 16, 64, 32]
+
+
 def test_training_for_a_moment_gives_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_SECONDS", 0.01)
+    monkeypatch.setattr(program._Common, "evaluation", property(lambda self: pytest.fail("evaluation was compiled")))
     assert speed.training_rate(job_of("quadratic", steps=4, eval_interval=2), ADAM, 1) > 0
 
 
@@ -91,6 +109,9 @@ def test_a_run_on_a_gpu_measures_its_workload_once(tmp_path: Path, monkeypatch: 
     assert calls == first
     JaxExecutor().slots(study.replace(precision="bfloat16"))
     assert calls == 2 * first
+    monkeypatch.setattr(type(study), "code_version", lambda study, name: "of changed code")
+    JaxExecutor().slots(study)
+    assert calls == 3 * first
 
 
 def test_a_gpu_evaluates_slots_one_after_the_other_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:

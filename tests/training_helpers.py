@@ -9,9 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 
 from levelfield.data import Data
 from levelfield.hyperparameters import Hyperparameter
+from levelfield.kernels import pallas
 from levelfield.rules import get_rule
 from levelfield.schedules import SCHEDULES, WARMUP
 from levelfield.training.program import program
@@ -39,6 +42,18 @@ def job_of(
     traced = (*get_rule(rule).hyperparameters, *SCHEDULES[schedule].keys() - {WARMUP}, *workload.hyperparameters)
     batch_size = batch_size or workload.batch_size
     return Job(workload, get_rule(rule), schedule, steps, batch_size, eval_interval, traced)
+
+
+def lowered_for_cuda(function: Callable[..., Any], *arguments: Any) -> str:
+    """Return a function as it is lowered for an NVIDIA GPU, with its kernels. This needs no GPU."""
+    device = AbstractDevice(device_kind="NVIDIA H200", num_cores=132, platform="gpu")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        use_abstract_mesh(AbstractMesh((1,), ("device",), abstract_device=device)),
+    ):
+        patch.setattr(pallas, "interpreted", lambda: False)
+        lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
+    return str(lowered.as_text())
 
 
 def stretches(job: Job, slots: int, points: list[Point]) -> list[Progress]:

@@ -55,7 +55,7 @@ class JaxExecutor:
         spaces = [optimizer.space for optimizer in study.optimizers.values()]
         named = {frozenset(workload.hyperparameters.keys() & set(space.names)) for space in spaces}
         try:
-            check_workload(workload, study.batch_size, named)
+            check_workload(workload, study.batch_size, named, study.precision)
         except LevelfieldError:
             raise
         except Exception as error:  # custom code can raise anything
@@ -155,6 +155,7 @@ class JaxExecutor:
         first = next(iter(study.optimizers))
         about = study.definition(first) | {"steps": 0, "eval_interval": 0, "seed": "", "space": {}}
         here = {key: value for key, value in self._provenance(study).items() if key != "platform"}
+        here |= {"code": study.code_version(first), "packages": package_versions(study, [first])}
         key = digest(about | here | {"kernels": pallas.wanted()})
         most = max(1, study.pool // jax.local_device_count())
         if (key, most) not in self._measured:

@@ -18,12 +18,18 @@ from levelfield.formatting import join_words
 from levelfield.schedules import WARMUP
 from levelfield.space import Hyperparameters
 from levelfield.training.options import evaluated_weights
+from levelfield.training.precision import in_precision
 from levelfield.training.program import load_data
 from levelfield.training.step import Job, one_step, options_of, started
-from levelfield.workload import Workload
+from levelfield.workload import Precision, Workload
 
 
-def check_workload(workload: Workload, batch_size: int, named: Iterable[frozenset[str]] = (frozenset(),)) -> None:
+def check_workload(
+    workload: Workload,
+    batch_size: int,
+    named: Iterable[frozenset[str]] = (frozenset(),),
+    precision: Precision = "tf32",
+) -> None:
     """Raise if the workload cannot be trained: because of its data, the batch size, the model or the metrics.
 
     ``named`` holds the workload's hyperparameters that each optimizer sets: the loss must accept each of these sets.
@@ -43,6 +49,8 @@ def check_workload(workload: Workload, batch_size: int, named: Iterable[frozense
     batch = _batch_shapes(workload, batch_size, data.train)
     for names in set(named):
         _check_loss(workload, model, batch, names)
+        if precision == "bfloat16":
+            _check_in_bfloat16(workload, model, batch, names)
     _check_metrics(workload, model, data)
 
 
@@ -177,6 +185,18 @@ def _check_loss(workload: Workload, model: tuple[Tree, Tree], batch: Tree, names
         raise UsageError(f"{label} a loss of shape {getattr(loss, 'shape', None)}; expected a single number")
     if _signature(state) != _signature(model[1]):
         raise UsageError(f"{label} a state whose shapes or types differ from those of init; return the same kind")
+
+
+def _check_in_bfloat16(workload: Workload, model: tuple[Tree, Tree], batch: Tree, names: frozenset[str]) -> None:
+    """Raise if a loss that can be computed in float32 cannot be computed in bfloat16."""
+    hyperparameters = dict.fromkeys(names, jax.ShapeDtypeStruct((), jnp.float32))
+    try:
+        jax.eval_shape(in_precision(workload.loss, "bfloat16"), *model, batch, jax.random.key(0), hyperparameters)
+    except (Exception, SystemExit) as error:  # custom code
+        raise StudyError(
+            f"precision = 'bfloat16': the loss of workload {workload.name!r} fails with parameters and inputs in "
+            f"bfloat16 ({_in_one_line(error)}); give the arrays that it makes their type, or choose another precision"
+        ) from error
 
 
 def _check_metrics(workload: Workload, model: tuple[Tree, Tree], data: Data) -> None:

@@ -100,7 +100,7 @@ class _Common:
             with products(precision):
                 return _over_slots(workload, lambda model: _evaluate(workload, model, arrays), model)
 
-        self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
+        self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held)
 
         def evaluate_batch(model: Any, batch: Any) -> Any:
             with products(precision):
@@ -108,13 +108,18 @@ class _Common:
 
         self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
 
+    @functools.cached_property
+    def evaluation(self) -> Any:
+        """The compiled evaluation on the splits in memory; compiling it can take longer than the loop over steps."""
+        return self._evaluate.compile()
+
     def on_slots(self, function: Any, data: PartitionSpec = _WHOLE) -> Any:
         """Return the function of slots and data, run on the devices of the slots."""
         return jax.shard_map(function, mesh=self.mesh, in_specs=(_SPLIT, data), out_specs=_SPLIT, check_vma=False)
 
     def evaluate(self, model: Any) -> np.ndarray:
         """Return the metrics of all slots (slots × metrics)."""
-        totals = dict(jax.device_get(self._evaluate(model, self.held)))
+        totals = dict(jax.device_get(self.evaluation(model, self.held)))
         for split, content in self.passes.items():
             for batch in content.batches(_CHUNK_ON_GPU):
                 for name, (more, values) in jax.device_get(self._evaluate_batch(model, batch)).items():
@@ -130,9 +135,12 @@ class _Common:
 
 
 class Program:
-    """``fill`` and ``restore`` put trials into slots; ``advance`` trains all slots to their next evaluation."""
+    """``fill`` and ``restore`` put trials into slots; ``advance`` trains all slots to their next evaluation.
 
-    def __init__(self, job: Job, slots: int) -> None:
+    If its trials are to be ``evaluated``, that is compiled right away, too.
+    """
+
+    def __init__(self, job: Job, slots: int, *, evaluated: bool = False) -> None:
         self.job, self.slots = job, slots
         self.step_seconds = 0.0
         self.metrics = tuple(job.workload.metrics)
@@ -165,6 +173,8 @@ class Program:
             pallas.give_up(error)
             self._train = self._compiled()
         weights = evaluated_weights(job.rule, self._held.optimizer, options_of(job, numbers))
+        if evaluated:
+            _ = common.evaluation
         self._weights = weights and jax.jit(jax.vmap(weights)).lower(self._held).compile()
 
     def _compiled(self) -> Any:
@@ -271,7 +281,7 @@ class Program:
 @functools.lru_cache(maxsize=32)
 def program(job: Job, slots: int) -> Program:
     """Return the program of a job; it is compiled once per process."""
-    return Program(job, slots)
+    return Program(job, slots, evaluated=True)
 
 
 @functools.lru_cache(maxsize=8)

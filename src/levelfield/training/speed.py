@@ -58,12 +58,15 @@ def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int
     if file:
         with suppress(OSError, ValueError, AttributeError):
             rates = {int(slots): float(rate) for slots, rate in json.loads(file.read_text()).items()}
-    known = len(rates)
-    chosen = fastest(rates, lambda slots: training_rate(job, values, slots), most)
-    if file and len(rates) > known:
-        with suppress(OSError), replacing(file) as temporary:
-            temporary.write_text(json.dumps(rates))
-    return chosen
+
+    def measure(slots: int) -> float:
+        rate = training_rate(job, values, slots)
+        if file:  # after each one, because a run that is interrupted need not compile it again
+            with suppress(OSError), replacing(file) as temporary:
+                temporary.write_text(json.dumps(rates | {slots: rate}))
+        return rate
+
+    return fastest(rates, measure, most)
 
 
 def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
