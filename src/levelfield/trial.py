@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -125,24 +124,20 @@ class FailedTrial:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The device time of a step of one trial, measured while only trials of one optimizer train.
+    """The device time of a step of one trial, while only trials of one optimizer train. Evaluations do not count."""
 
-    Evaluations are not counted. Of several stretches of training, the fastest counts, because whatever else the machine
-    does only adds to it.
-    """
-
-    seconds: float  # of a stretch, divided by its steps and by the trials side by side
+    seconds: float  # of a stretch of training, divided by its steps and by the trials side by side
     slots: int  # trials side by side
     device: str = ""
     stretches: int = 1  # that were timed
-    slowdown: float = 1.0  # the median of the stretches, divided by the fastest: well above 1 on a busy machine
+    spread: float = 1.0  # the upper quartile of the stretches, divided by the lower one
 
     @classmethod
     def of(cls, measured: Sequence[StepTime]) -> StepTime:
         """Return what a step takes from single stretches on the same device with the same number of slots."""
         seconds = [each.seconds for each in measured]
-        slowdown = statistics.median(seconds) / min(seconds)
-        return replace(measured[0], seconds=min(seconds), stretches=len(seconds), slowdown=slowdown)
+        low, median, high = map(float, np.quantile(seconds, (0.25, 0.5, 0.75)))
+        return replace(measured[0], seconds=median, stretches=len(seconds), spread=high / low)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from levelfield.trial import StepTime
 
-NOTICEABLE = 1.2  # times as long; on a machine that does nothing else, stretches differ by less
+NOTICEABLE = 1.2  # times as long; stretches of the same optimizer usually differ by less
 
 
 def on_one_device(measured: Mapping[str, Sequence[StepTime]]) -> dict[str, StepTime]:
@@ -25,12 +25,12 @@ def on_one_device(measured: Mapping[str, Sequence[StepTime]]) -> dict[str, StepT
 def differ(times: Mapping[str, StepTime]) -> bool:
     """Return whether the steps of some optimizers take noticeably longer than those of others.
 
-    On a busy machine, stretches of the same optimizer differ; a difference between two must be larger than that.
+    Stretches of the same optimizer differ, too, above all short ones: two optimizers must differ by more than that.
     """
     seconds = [each.seconds for each in times.values()]
-    return bool(seconds) and max(seconds) > NOTICEABLE * slowdown(times) * min(seconds)
+    return bool(seconds) and max(seconds) > NOTICEABLE * spread(times) * min(seconds)
 
 
-def slowdown(times: Mapping[str, StepTime]) -> float:
-    """Return the median stretch divided by the fastest one, for the optimizer where that is largest."""
-    return max((each.slowdown for each in times.values()), default=1.0)
+def spread(times: Mapping[str, StepTime]) -> float:
+    """Return the upper quartile of the stretches divided by the lower one, for the optimizer where that is largest."""
+    return max((each.spread for each in times.values()), default=1.0)

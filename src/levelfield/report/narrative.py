@@ -17,7 +17,7 @@ from levelfield.analysis.intervals import LEVEL, TIED, Interval, PairTest, neede
 from levelfield.analysis.outcomes import held_out_metric
 from levelfield.analysis.reruns import reruns
 from levelfield.analysis.results import PoolState, Results, default_k
-from levelfield.analysis.step_times import NOTICEABLE, differ, slowdown
+from levelfield.analysis.step_times import NOTICEABLE, differ, spread
 from levelfield.formatting import (
     format_count,
     format_interval,
@@ -428,13 +428,13 @@ def _seconds(results: Results, names: Sequence[str]) -> list[str]:
         line = f"A step of {slow} takes {ratio} times as long as one of {quick} ({most} and {least} {source})."
         return [line, *(_time_to_target(results, names) if results.study.target else [])]
     ends = least if least == most else f"{least} to {most}"
-    if (factor := slowdown(times)) > NOTICEABLE:
+    if (factor := spread(times)) > NOTICEABLE:
         return [
-            f"The steps of different optimizers cannot be compared in seconds ({ends} {source}): half of the "
-            f"measurements took at least {factor:.2g} times as long as the fastest, because the machine was busy or "
-            f"evaluations are too close together."
+            f"The steps of different optimizers cannot be compared in seconds ({ends} {source}): repeated "
+            f"measurements of the same optimizer differ by a factor of {factor:.2g}. Evaluations may be too close "
+            f"together, or other programs used the device."
         ]
-    return [f"A step takes about as long with each optimizer ({ends} {source}), so seconds tell the same as steps."]
+    return [f"A step takes about as long with each optimizer ({ends} {source}), so seconds compare like steps."]
 
 
 def step_time_source(times: Mapping[str, StepTime]) -> str:

@@ -93,5 +93,5 @@ step_times = sa.Table(
     sa.Column("seconds", sa.Double, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),
     sa.Column("stretches", sa.Integer, nullable=False),
-    sa.Column("slowdown", sa.Double, nullable=False),
+    sa.Column("spread", sa.Double, nullable=False),
 )

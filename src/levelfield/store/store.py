@@ -160,7 +160,7 @@ class Store:
         An existing measurement of more stretches is kept unless ``replace`` is true.
         """
         insert = self._database.insert(step_times).values(optimizer=optimizer, **asdict(measured))
-        new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "slowdown")}
+        new = {name: insert.excluded[name] for name in ("seconds", "slots", "stretches", "spread")}
         update = insert.on_conflict_do_update(
             index_elements=["optimizer", "device"],
             set_=new,

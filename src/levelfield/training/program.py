@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import jax
@@ -248,9 +248,9 @@ class Program:
         ``step_seconds`` then has what a step of one slot took. Empty slots take as long as others.
         """
         jax.block_until_ready(held)
-        begun = perf_counter()
+        begun = self._device_clock()
         held = jax.block_until_ready(self.train(held))
-        self.step_seconds = (perf_counter() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
+        self.step_seconds = (self._device_clock() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
         params = self._weights(held) if self._weights else held.params
         return held, self._common.evaluate((params, held.state))
 
@@ -263,6 +263,13 @@ class Program:
             jax.block_until_ready(held.step)  # otherwise batches would pile up on the device
             held = self._train(held, coming)
         return held
+
+    def _device_clock(self) -> float:
+        """Return the seconds that a device has had to work.
+
+        On a CPU, this is processor time, because other programs take turns on the same cores.
+        """
+        return process_time() / self.devices if jax.default_backend() == "cpu" else perf_counter()
 
     @property
     def devices(self) -> int:
