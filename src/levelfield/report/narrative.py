@@ -434,7 +434,7 @@ def _seconds(results: Results, names: Sequence[str]) -> list[str]:
             f"measurements of the same optimizer differ by a factor of {factor:.2g}. Evaluations may be too close "
             f"together, or other programs used the device."
         ]
-    return [f"A step takes about as long with each optimizer ({ends} {source}), so seconds compare like steps."]
+    return [f"A step takes about as long with each optimizer ({ends} {source}), so seconds would compare the same."]
 
 
 def step_time_source(times: Mapping[str, StepTime]) -> str:
