@@ -372,7 +372,7 @@ def get_rule(name: str) -> Rule:
     if name in _registered:
         return _registered[name]
     if name not in _RULES:
-        if known := full_name(name.removeprefix("contrib.").lower()):
+        if name.lower() not in _RULES and (known := full_name(name.removeprefix("contrib.").lower())):
             raise UnknownName(f"unknown rule {name!r}; did you mean 'optax.{known}'?")
         raise UnknownName.of("rule", name, [*_RULES, *_registered, "optax.adamw"])
     return _RULES[name]
