@@ -6,9 +6,10 @@ import difflib
 import functools
 import importlib
 import re
+from dataclasses import replace
 from typing import Any
 
-from levelfield.hyperparameters import Hyperparameter
+from levelfield.hyperparameters import CLOSEST_TO_1, NOT_NEGATIVE, Hyperparameter
 from levelfield.optax_signatures import (
     arguments,
     hyperparameters_from_source,
@@ -35,6 +36,16 @@ _REFUSED = {
 
 # A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps. Trials have seeds.
 _LEFT_OUT = {"warmup_steps", "seed"}
+
+# What optax's optimizers can take, by the names that they share; optax itself checks nothing. A moving average that
+# forgets nothing never moves, and zero steps between updates, or a rank of zero, mean that nothing is trained.
+_AVERAGE, _COUNT = Hyperparameter(low=0.0, high=1 - CLOSEST_TO_1), Hyperparameter(low=1)
+_DOMAINS = {
+    **dict.fromkeys(("b1", "b2", "b3", "betas_1", "betas_2", "adam_b1", "adam_b2"), _AVERAGE),
+    **dict.fromkeys(("beta", "beta3", "rho", "decay"), _AVERAGE),
+    **dict.fromkeys(("eps", "eps_root", "adam_eps_root", "ns_steps"), NOT_NEGATIVE),
+    **dict.fromkeys(("memory_size", "rank", "update_interval", "update_proj_gap"), _COUNT),
+}
 
 _MUON = "contrib.muon"
 _OUTER = re.compile(r"\b(\w+_)?(embedding|head)\b")  # parameters, or layers, of these names
@@ -79,8 +90,19 @@ def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
     hyperparameters = signature(name)
     if hyperparameters is None:
         return None
-    kept = {key: about for key, about in hyperparameters.items() if key not in _LEFT_OUT}
+    kept = {key: _within_domain(key, about) for key, about in hyperparameters.items() if key not in _LEFT_OUT}
     return kept | (_OF_MUON if name == _MUON else {})
+
+
+def _within_domain(name: str, hyperparameter: Hyperparameter) -> Hyperparameter:
+    """Give a hyperparameter the domain of its name, unless its default shows that it is something else.
+
+    The beta of optimistic gradient descent, for example, is 1 by default: it is no moving average's.
+    """
+    domain, default = _DOMAINS.get(name), hyperparameter.default
+    if domain is None or not (default is None or domain.allows(default)):
+        return hyperparameter
+    return replace(hyperparameter, low=domain.low, high=domain.high)
 
 
 def build_optimizer(name: str, **values: Any) -> Any:
