@@ -78,6 +78,7 @@ def test_every_optimizer_of_optax_is_known_or_refused() -> None:
         ("optax.contrib.prodgy", "optax.contrib.prodigy"),
         ("optax.sam", "optax.contrib.sam"),
         ("optax.adamv", "optax.adam"),
+        ("optax.adma", "optax.adam"),
         ("optax.AdamW", "optax.adamw"),
     ],
 )
@@ -88,7 +89,13 @@ def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggested"),
-    [("lion", "optax.lion"), ("AdamW", "optax.adamw"), ("muon", "optax.contrib.muon"), ("contrib.sam", "contrib.sam")],
+    [
+        ("lion", "optax.lion"),
+        ("AdamW", "optax.adamw"),
+        ("adam_w", "optax.adamw"),
+        ("muon", "optax.contrib.muon"),
+        ("contrib.sam", "contrib.sam"),
+    ],
 )
 def test_a_name_without_its_module_is_completed(name: str, suggested: str) -> None:
     with pytest.raises(UnknownName, match=f"unknown rule '{name}'; did you mean '.*{suggested}'"):

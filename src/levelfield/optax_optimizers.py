@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import re
@@ -12,8 +11,8 @@ from typing import Any
 from levelfield.hyperparameters import CLOSEST_TO_1, NOT_NEGATIVE, Hyperparameter
 from levelfield.optax_signatures import (
     arguments,
-    hyperparameters_from_source,
     known_optimizers,
+    names_from_source,
     optimizer_function,
 )
 from levelfield.optax_signatures import optimizer_hyperparameters as signature
@@ -58,17 +57,9 @@ def optax_optimizers() -> list[str]:
     return sorted({*known_optimizers(), *_REFUSED}, key=lambda name: (name.startswith("contrib."), name))
 
 
-def closest(name: str) -> str:
-    """Return the name of the optimizer that a misspelled one resembles, or "". This imports optax."""
-    names = {known.rpartition(".")[2]: known for known in optax_optimizers()}
-    found = difflib.get_close_matches(name.rpartition(".")[2].lower(), names, n=1)
-    return names[found[0]] if found else ""
-
-
-def full_name(name: str) -> str:
-    """Return the name within optax of an optimizer that is named without its module, or ""."""
-    names = (name, f"contrib.{name}")
-    return next((known for known in names if refusal(known) or hyperparameters_from_source(known)), "")
+def by_short_name() -> dict[str, str]:
+    """Return the names within optax of all of its optimizers, by their names without the module."""
+    return {name.rpartition(".")[2]: name for name in [*_REFUSED, *names_from_source()]}
 
 
 def is_part(name: str) -> bool:
