@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from levelfield.cli.output import tell
 from levelfield.errors import UsageError
 
 if TYPE_CHECKING:
@@ -298,7 +299,7 @@ def print_caveats(results: "Results", *, apart: bool = False) -> None:
     from levelfield.report.narrative import caveats
 
     for sentence in caveats(results):
-        typer.echo(sentence, err=apart)
+        tell(sentence, err=apart)
 
 
 def print_json(content: Any) -> None:
