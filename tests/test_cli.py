@@ -296,6 +296,7 @@ def test_an_invalid_study_is_rejected_in_one_line(cli, tmp_path, case):
         (["compare", "small.toml", "--trails", "3"], ["--trails", "--trials"]),
         (["compare", "small.toml", "--trials", "many"], ["--trials", "expected an integer, got 'many'"]),
         (["compare", "small.toml", "--trials", "9"], ["trials = 9", "pool = 4"]),
+        (["compare", "small.toml", "--precision", "fp8"], ["'--precision': 'fp8' is not one of 'float32'"]),
         (["compare", "small.toml", "--slots", "none"], ["--slots none", "auto"]),
         (["compare", "small.toml", "--executor", "locl"], ["'locl'", "'local'"]),
         (["compare", "small.toml", "--store", "mysql://x/y"], ["mysql://", "postgresql://"]),

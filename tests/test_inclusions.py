@@ -464,7 +464,7 @@ UNREGISTERED = {
     "opens what the general has not": ("sgd", misspelt, {"limit": "scael"}, UnknownName, "did you mean 'scale'"),
     "limit not open": ("sgd", hard, {"limit": "scale"}, lf.LevelfieldError, "'scale'.*open"),
     "limit of no rule": ("sgd", hard, {"limit": "epsilon"}, lf.LevelfieldError, "'epsilon'"),
-    "unbounded": ("optax.signum", hard, {}, SpaceError, "beta.*over="),
+    "unbounded": ("optax.signum", hard, {}, SpaceError, "of optax.signum has no bounds; set over="),
     "unknown rule": ("sgdd", hard, {}, UnknownName, "did you mean 'sgd'"),
     "unknown switch": ("sgd", hard, {"where": {"nesterov": False}}, UnknownName, "'nesterov' of sgd"),
     "open without a default": ("sgd", without_a_default, {}, lf.LevelfieldError, "'scale'"),

@@ -78,6 +78,7 @@ def test_every_optimizer_of_optax_is_known_or_refused() -> None:
         ("optax.contrib.prodgy", "optax.contrib.prodigy"),
         ("optax.sam", "optax.contrib.sam"),
         ("optax.adamv", "optax.adam"),
+        ("optax.adma", "optax.adam"),
         ("optax.AdamW", "optax.adamw"),
     ],
 )
@@ -88,7 +89,13 @@ def test_a_misspelled_optimizer_is_corrected(name: str, suggested: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "suggested"),
-    [("lion", "optax.lion"), ("AdamW", "optax.adamw"), ("muon", "optax.contrib.muon"), ("contrib.sam", "contrib.sam")],
+    [
+        ("lion", "optax.lion"),
+        ("AdamW", "optax.adamw"),
+        ("adam_w", "optax.adamw"),
+        ("muon", "optax.contrib.muon"),
+        ("contrib.sam", "contrib.sam"),
+    ],
 )
 def test_a_name_without_its_module_is_completed(name: str, suggested: str) -> None:
     with pytest.raises(UnknownName, match=f"unknown rule '{name}'; did you mean '.*{suggested}'"):
@@ -140,6 +147,19 @@ def test_an_optimizer_that_takes_no_schedule_says_so(name: str) -> None:
         ({"learning_rate": -0.1}, r"learning_rate reaches -0.1, outside \[0, inf\]"),
         ({"rule": "optax.contrib.galore", "rank": 4.0}, "rank = 4.0: expected an integer"),
         ({"rule": "optax.contrib.muon", "ns_steps": 5.5}, "ns_steps = 5.5: expected an integer"),
+        ({"rule": "optax.contrib.muon", "ns_steps": -1}, r"ns_steps reaches -1, outside \[0, inf\]"),
+        ({"rule": "optax.contrib.galore", "rank": 0}, r"rank reaches 0, outside \[1, inf\]"),
+        ({"rule": "optax.contrib.galore", "update_proj_gap": 0}, r"update_proj_gap reaches 0, outside \[1, inf\]"),
+        ({"rule": "optax.contrib.sophia", "update_interval": 0}, r"update_interval reaches 0, outside \[1, inf\]"),
+        ({"rule": "optax.lbfgs", "memory_size": 0}, r"memory_size reaches 0, outside \[1, inf\]"),
+        ({"b1": 1.0}, r"b1 reaches 1, outside \[0, 0.9999999\]"),
+        ({"b2": {"uniform": [0.9, 1.5]}}, r"b2 reaches 1.5, outside"),
+        ({"one_minus_b2": {"uniform": [0.1, 1.5]}}, r"so that 0 ≤ b2 < 1"),
+        ({"rule": "optax.contrib.prodigy", "betas_2": -0.1}, r"betas_2 reaches -0.1, outside"),
+        ({"rule": "optax.signum", "beta": 1.1}, r"beta reaches 1.1, outside"),
+        ({"rule": "optax.rmsprop", "decay": 2.0}, r"decay reaches 2, outside"),
+        ({"rule": "optax.adadelta", "rho": -1.0}, r"rho reaches -1, outside"),
+        ({"eps": -1e-8}, r"eps reaches -1e-08, outside \[0, inf\]"),
         ({"rule": "optax.contrib.prodigy", "betas": [0.9, 0.99]}, r"got \[0.9, 0.99\]; members .*: betas_1, betas_2"),
         ({"rule": "optax.contrib.prodigy", "betas": (0.9, 0.99)}, r"got \(0.9, 0.99\); members .*: betas_1, betas_2"),
     ],
@@ -149,6 +169,29 @@ def test_a_value_that_an_optimizer_cannot_take_is_refused(table: dict[str, Any],
     optimizers = {"x": {"rule": "optax.adam", "learning_rate": 0.1} | table}
     with pytest.raises(UsageError, match=words):
         lf.Study(workload="quadratic", steps=2, trials=1, optimizers=optimizers)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"b1": 0.0, "one_minus_b2": {"log": [1e-7, 1e0]}, "eps": {"log": [1e-16, 1e30]}, "eps_root": 0.0},
+        {"rule": "optax.optimistic_gradient_descent", "alpha": 1.0, "beta": 1.5},  # this beta is no moving average's
+        {"rule": "optax.sgd", "momentum": 1.0},
+        {"rule": "optax.adafactor", "min_dim_size_to_factor": 0, "decay_offset": 0},
+        {"rule": "optax.contrib.muon", "ns_steps": 0},
+    ],
+    ids=lambda case: "",
+)
+def test_limits_and_unusual_values_are_allowed(table: dict[str, Any]) -> None:
+    optimizers = {"x": {"rule": "optax.adam", "learning_rate": 0.1} | table}
+    lf.Study(workload="quadratic", steps=2, trials=1, optimizers=optimizers)
+
+
+def test_every_default_of_optax_can_be_set() -> None:
+    for name in TRAINED:
+        rule = get_rule(f"optax.{name}")
+        defaults = {key: about.default for key, about in rule.hyperparameters.items() if about.default is not None}
+        rule.check_values(defaults)
 
 
 def test_an_integer_is_a_number_where_a_float_is_declared() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 
@@ -110,3 +113,37 @@ def test_a_pipe_that_another_program_made_non_blocking():
         assert reader.read() == content
         thread.join()
     assert output.error is None
+
+
+# Sentences
+
+SENTENCES = """
+from levelfield.cli.output import tell
+tell("word " * 40)
+tell("  " + "word " * 40)
+tell("word " * 40, "  label ")
+"""
+
+
+def test_sentences_fit_the_terminal():
+    controller, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    subprocess.run([sys.executable, "-c", SENTENCES], stdout=terminal, env=environment, check=True)
+    os.close(terminal)
+    lines = os.read(controller, 10_000).decode().splitlines()
+    os.close(controller)
+    assert 45 <= max(map(len, lines)) <= 50
+    starts = [len(line) - len(line.lstrip()) for line in lines]
+    plain, indented, labeled = starts[:4], starts[4:9], starts[9:]
+    assert set(plain) == {0}
+    assert indented == [2, 4, 4, 4, 4]
+    assert labeled == [2, *[len("  label ")] * (len(labeled) - 1)]
+
+
+def test_sentences_in_a_pipe_do_not_depend_on_the_terminal():
+    environment = os.environ | {"COLUMNS": "50"}
+    told = subprocess.run(
+        [sys.executable, "-c", SENTENCES], capture_output=True, text=True, env=environment, check=True
+    ).stdout
+    assert 110 <= max(map(len, told.splitlines())) <= 120

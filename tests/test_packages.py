@@ -202,7 +202,7 @@ def install_faults(install: Install, entry_points: Mapping[str, Mapping[str, str
         "my_failing": FAILING,
         "my_exit": "raise SystemExit(0)",
         "my_needs": "import absent",
-        "my_bad": "import levelfield as lf\nrule = lf.Rule('x', {'b': 3}, None)",
+        "my_bad": "import levelfield as lf\nrule = lf.Rule('x', {'b': 3}, print)",
     }
     install("my-faults", modules, entry_points)
 

@@ -184,7 +184,7 @@ def test_choices_are_sorted_by_expected_metric_and_those_that_do_not_fit_come_la
         "Within 0.5 hours at the speed of these trials:",
         "  good: expected valid_error 30.00% with 10 trials (36 s per trial; the budget allows more than the pool has)",
         "  bad: expected valid_error 50.00% with 10 trials (36 s per trial; the budget allows more than the pool has)",
-        "  late: no trial fits (1 hours per trial)",
+        "  late: no trial fits (1 hour per trial)",
     ]
 
 

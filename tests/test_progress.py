@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from fakes import FormulaExecutor, Interrupted
 from helpers import make_study
 from rich.console import Console
 
+import levelfield as lf
+from levelfield import interruption
+from levelfield.cli.common import showing_progress
 from levelfield.cli.progress import RunProgress
 from levelfield.run import run
 from levelfield.trial import Curve, Point, Progress, Status, Trial
@@ -63,3 +68,33 @@ def test_notes_are_shown():
         progress.advance(Progress("sgd", [trial], trial_steps=4, seconds=0.1, note="fewer slots"))
     assert progress.finished == 1
     assert "sgd: fewer slots" in console.file.getvalue()
+
+
+OWN_CODE = lf.Study(
+    workload="mine",
+    command=("true",),
+    metrics={"train_loss": "minimize"},
+    select="train_loss",
+    steps=2,
+    trials=1,
+    optimizers={"sgd": {"learning_rate": 0.1}},
+)
+
+
+def interrupt_a_run(study: lf.Study) -> None:
+    with showing_progress(study, "trials.db"):
+        os.kill(os.getpid(), signal.SIGINT)
+        interruption.sleep(10)
+
+
+@pytest.mark.parametrize(
+    ("study", "when"),
+    [(STUDY, "at the next evaluation"), (OWN_CODE, "now: unfinished trials will be trained again")],
+    ids=["jax", "own code"],
+)
+def test_an_interrupted_run_says_when_it_stops(study, when, capfd):
+    with pytest.raises(SystemExit):
+        interrupt_a_run(study)
+    announced, *_, told = capfd.readouterr().err.splitlines()
+    assert announced == f"levelfield: stopping {when}; interrupt again to stop at once"
+    assert told.startswith("levelfield: Interrupted; 0 trials of this run are saved in trials.db. Resume with: ")

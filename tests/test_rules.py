@@ -18,7 +18,7 @@ import pytest
 
 import levelfield as lf
 from levelfield import optax_signatures
-from levelfield.errors import SpaceError, UnknownName
+from levelfield.errors import SpaceError, UnknownName, UsageError
 from levelfield.optax_signatures import (
     hyperparameters_from_import,
     hyperparameters_from_source,
@@ -376,6 +376,26 @@ def test_an_optax_optimizer_by_name_is_that_optimizer():
 def test_an_optax_optimizer_keeps_optaxs_defaults():
     seen = gradients(10)[:, 0]
     assert updates(lf.optimizer("optax.lion", learning_rate=1e-3), seen) == updates(optax.lion(1e-3), seen)
+
+
+def nothing(**hyperparameters): ...
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: lf.optimizer(5), "rule 5: expected a name, such as 'adam'"),
+        (lambda: lf.register_rule(5, nothing, {}), "rule 5: expected a name"),
+        (lambda: lf.register_rule("", nothing, {}), "rule '': expected a name"),
+        (lambda: lf.register_rule("x", 5, {}), "rule 'x': build = 5: expected a function of the hyperparameters"),
+        (lambda: lf.register_rule("x", nothing, {}, evaluated=5), "rule 'x': evaluated = 5: expected a function of"),
+        (lambda: lf.register_rule("x", nothing, 5), "rule 'x': hyperparameters = 5: expected a mapping"),
+        (lambda: lf.register_workload(5), r"register_workload\(5\): expected an lf.Workload"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused(call, words):
+    with pytest.raises(UsageError, match=words):
+        call()
 
 
 # optax's signatures, read without importing it

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import levelfield as lf
 from levelfield.errors import StudyError, UnknownName
 from levelfield.study import built_in_studies
+from levelfield.study_file import table_toml
 
 LOG = {"log": [1e-3, 1e-1]}
 LINEAR = {"kind": "linear", "decay_steps": {"uniform": [0.5, 1.0]}, "decay_factor": 0.1}
@@ -58,6 +59,27 @@ def test_every_built_in_study_loads_by_its_name(name):
 
 
 # Writing and reading
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e10, "1e10"),
+        (-1.25e7, "-1.25e7"),
+        (1e300, "1e300"),
+        (1000000.0, "1e6"),
+        (123456.0, "123456.0"),
+        (1234567.0, "1234567.0"),
+        (12345678.5, "12345678.5"),
+        (1e-10, "1e-10"),
+        (10_000_000, "10000000"),
+    ],
+)
+def test_a_number_is_written_shortly_and_read_back_as_it_was(value, text):
+    assert table_toml({"x": value}) == f"x = {text}\n"
+    read = tomllib.loads(f"x = {text}")["x"]
+    assert (read, type(read)) == (value, type(value))
+
 
 RATE = st.floats(1e-6, 1e3)
 FRACTIONS = st.floats(0.0, 0.999)

@@ -284,6 +284,11 @@ def test_a_study_whose_points_a_tuner_chose_claims_nothing(studies, made):
         assert (place["ratio"]["low"], place["ratio"]["high"]) == (1, math.inf)
         assert place["steps"]["high"] == math.inf
     assert not any("The pool of tuned" in sentence for sentence in summary.sentences())
+    assert "∞" not in "\n".join(summary.sentences())
+    assert (
+        "a takes the fewest steps in every study; "
+        "the 90% confidence intervals do not bound how many times the fewest it may take."
+    ) in summary.sentences()
     assert tuned.win_rate("a", "b") == Chance(0.0, 0.0, 1.0)
 
 

@@ -428,6 +428,9 @@ def test_a_function_may_have_other_decorators(tmp_path):
     assert train_all(study, workers=1)[0].keys() == {"any"}
 
 
+DECLARED = 'import levelfield as lf\n@lf.trainable(metrics={"train_loss": "minimize"}, select="train_loss")\n'
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -435,6 +438,14 @@ def test_a_function_may_have_other_decorators(tmp_path):
         ("from .model import Model", ["line 1", "relative import", "without a dot"]),
         ("import levelfield as lf\nlf.trainable(metrics={'step': 'minimize'}, select='step')(print)", ["metric step"]),
         ("raise AssertionError", ["line 1, AssertionError"]),
+        (
+            "import levelfield as lf\n@lf.trainable\ndef train(trial): ...",
+            ["@lf.trainable has no arguments", "write @lf.trainable(metrics="],
+        ),
+        (f"{DECLARED}async def train(trial): ...", ["'train': train is an async function, which does nothing"]),
+        (f"{DECLARED}def train(trial): yield 1", ["'train': train is a generator function (it has a yield)"]),
+        (f"{DECLARED}async def train(trial): yield 1", ["'train': train is a generator function (it has a yield)"]),
+        ("import levelfield as lf\n@lf.trainable()\ndef train(trial): ...", ["metrics = None: expected a mapping"]),
     ],
 )
 def test_code_that_cannot_train_is_refused_with_what_to_do(content, words, tmp_path):

@@ -194,7 +194,7 @@ class Comparison:
         return health(self.results, k)
 
     def plan(self, gpu_hours: float | None = None) -> Plan:
-        """Return which optimizer to tune with how many trials, or within a budget of this device's time."""
+        """Return which optimizer to tune with how many trials, or within a budget of hours."""
         return plan(self.results.outcomes, gpu_hours)
 
     def sentences(self) -> list[str]:

@@ -112,6 +112,17 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return the name that a misspelled one resembles, or "". Swapped letters are the most likely mistake.
+
+    >>> closest("adma", ["adam", "adamax"]), closest("adam_w", ["adam", "adamw"]), closest("x", ["adam"])
+    ('adam', 'adamw', '')
+    """
+    found = difflib.get_close_matches(name, known, n=10)
+    swapped = [other for other in found if sorted(other) == sorted(name)]
+    return next(iter(swapped + found), "")
+
+
 def suggestion(name: str, known: Iterable[str], expected: str = "") -> str:
     """Return the end of an "unknown name" message.
 
@@ -121,7 +132,7 @@ def suggestion(name: str, known: Iterable[str], expected: str = "") -> str:
     '; expected one of: adam, sgd'
     """
     known = list(known)
-    if close := difflib.get_close_matches(name, known, n=1):
-        return f"; did you mean {close[0]!r}?"
+    if close := closest(name, known):
+        return f"; did you mean {close!r}?"
     expected = expected or (f"one of: {', '.join(known)}" if known else "")
     return f"; expected {expected}" if expected else ""

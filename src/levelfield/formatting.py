@@ -128,11 +128,12 @@ def display_order(name: str) -> tuple[bool, bool]:
 
 def format_duration(seconds: float) -> str:
     """
-    >>> format_duration(0.123), format_duration(99.7), format_duration(5400), format_duration(3.6e6)
-    ('0.12 s', '100 s', '1.5 hours', '1,000 hours')
+    >>> format_duration(0.0016), format_duration(99.7), format_duration(3600), format_duration(5400)
+    ('1.6 ms', '100 s', '1 hour', '1.5 hours')
+    >>> format_duration(3.6e6)
+    '1,000 hours'
     """
-    value, unit = (seconds, "s") if seconds < 360 else (seconds / 3600, "hours")
-    return f"{value:.2g} {unit}" if value < 99.5 else f"{value:,.0f} {unit}"
+    return format_seconds(seconds) if seconds < 360 else _two_digits(seconds / 3600, "hour", "hours")
 
 
 def format_seconds(seconds: float) -> str:
@@ -142,9 +143,13 @@ def format_seconds(seconds: float) -> str:
     """
     if not math.isfinite(seconds):
         return MISSING
-    value, unit = (1000 * seconds, "ms") if seconds < 0.1 else (seconds, "s")
+    return _two_digits(1000 * seconds, "ms") if 0 < seconds < 0.1 else _two_digits(seconds, "s")
+
+
+def _two_digits(value: float, unit: str, plural: str = "") -> str:
     rounded = float(f"{value:.2g}")
-    return f"{rounded:,.0f} {unit}" if rounded >= 10 else f"{rounded:g} {unit}"
+    number = f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
+    return f"{number} {unit if rounded == 1 else plural or unit}"
 
 
 def pluralize(number: int, noun: str) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import re
+from dataclasses import replace
 from typing import Any
 
-from levelfield.hyperparameters import Hyperparameter
+from levelfield.hyperparameters import CLOSEST_TO_1, NOT_NEGATIVE, Hyperparameter
 from levelfield.optax_signatures import (
     arguments,
-    hyperparameters_from_source,
     known_optimizers,
+    names_from_source,
     optimizer_function,
 )
 from levelfield.optax_signatures import optimizer_hyperparameters as signature
@@ -36,6 +36,16 @@ _REFUSED = {
 # A schedule's own warmup_steps do the same, for every optimizer and as a fraction of the steps. Trials have seeds.
 _LEFT_OUT = {"warmup_steps", "seed"}
 
+# What optax's optimizers can take, by the names that they share; optax itself checks nothing. A moving average that
+# forgets nothing never moves, and zero steps between updates, or a rank of zero, mean that nothing is trained.
+_AVERAGE, _COUNT = Hyperparameter(low=0.0, high=1 - CLOSEST_TO_1), Hyperparameter(low=1)
+_DOMAINS = {
+    **dict.fromkeys(("b1", "b2", "b3", "betas_1", "betas_2", "adam_b1", "adam_b2"), _AVERAGE),
+    **dict.fromkeys(("beta", "beta3", "rho", "decay"), _AVERAGE),
+    **dict.fromkeys(("eps", "eps_root", "adam_eps_root", "ns_steps"), NOT_NEGATIVE),
+    **dict.fromkeys(("memory_size", "rank", "update_interval", "update_proj_gap"), _COUNT),
+}
+
 _MUON = "contrib.muon"
 _OUTER = re.compile(r"\b(\w+_)?(embedding|head)\b")  # parameters, or layers, of these names
 _SWITCH = Hyperparameter(required=False, traced=False, kind="switch", default=False)
@@ -47,17 +57,9 @@ def optax_optimizers() -> list[str]:
     return sorted({*known_optimizers(), *_REFUSED}, key=lambda name: (name.startswith("contrib."), name))
 
 
-def closest(name: str) -> str:
-    """Return the name of the optimizer that a misspelled one resembles, or "". This imports optax."""
-    names = {known.rpartition(".")[2]: known for known in optax_optimizers()}
-    found = difflib.get_close_matches(name.rpartition(".")[2].lower(), names, n=1)
-    return names[found[0]] if found else ""
-
-
-def full_name(name: str) -> str:
-    """Return the name within optax of an optimizer that is named without its module, or ""."""
-    names = (name, f"contrib.{name}")
-    return next((known for known in names if refusal(known) or hyperparameters_from_source(known)), "")
+def by_short_name() -> dict[str, str]:
+    """Return the names within optax of all of its optimizers, by their names without the module."""
+    return {name.rpartition(".")[2]: name for name in [*_REFUSED, *names_from_source()]}
 
 
 def is_part(name: str) -> bool:
@@ -79,8 +81,19 @@ def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
     hyperparameters = signature(name)
     if hyperparameters is None:
         return None
-    kept = {key: about for key, about in hyperparameters.items() if key not in _LEFT_OUT}
+    kept = {key: _within_domain(key, about) for key, about in hyperparameters.items() if key not in _LEFT_OUT}
     return kept | (_OF_MUON if name == _MUON else {})
+
+
+def _within_domain(name: str, hyperparameter: Hyperparameter) -> Hyperparameter:
+    """Give a hyperparameter the domain of its name, unless its default shows that it is something else.
+
+    The beta of optimistic gradient descent, for example, is 1 by default: it is no moving average's.
+    """
+    domain, default = _DOMAINS.get(name), hyperparameter.default
+    if domain is None or not (default is None or domain.allows(default)):
+        return hyperparameter
+    return replace(hyperparameter, low=domain.low, high=domain.high)
 
 
 def build_optimizer(name: str, **values: Any) -> Any:

@@ -78,12 +78,20 @@ def function_hyperparameters(function: Any) -> dict[str, Hyperparameter] | None:
     )
 
 
+def names_from_source() -> list[str]:
+    """Return the names of the optimizers in optax's source that take a learning rate."""
+    return [name for name in _signatures() if not _is_part(name) and hyperparameters_from_source(name)]
+
+
 def known_optimizers() -> list[str]:
     """Return the names of optax's public optimizers that take a learning rate. This imports optax."""
     optax = importlib.import_module("optax")
     public = [*dir(optax), *(f"contrib.{name}" for name in dir(optax.contrib))]
-    named = [name for name in public if not name.removeprefix("contrib.").startswith(("_", "scale_by"))]
-    return [name for name in named if hyperparameters_from_import(name)]
+    return [name for name in public if not _is_part(name) and hyperparameters_from_import(name)]
+
+
+def _is_part(name: str) -> bool:
+    return name.removeprefix("contrib.").startswith(("_", "scale_by"))
 
 
 def _hyperparameters(parameters: Mapping[str, Parameter]) -> dict[str, Hyperparameter] | None:

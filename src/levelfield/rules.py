@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from levelfield.arrays import sqrt
-from levelfield.errors import SpaceError, UnknownName
+from levelfield.errors import SpaceError, UnknownName, UsageError, closest
 from levelfield.hyperparameters import (
     FRACTION,
     NOT_NEGATIVE,
@@ -28,8 +28,7 @@ from levelfield.hyperparameters import (
 )
 from levelfield.optax_optimizers import (
     build_optimizer,
-    closest,
-    full_name,
+    by_short_name,
     is_part,
     optimizer_hyperparameters,
     refusal,
@@ -68,7 +67,16 @@ class Rule:
     seed_argument: str = ""  # the argument that takes a trial's seed, if the rule draws random numbers
 
     def __post_init__(self) -> None:
-        check_hyperparameters(f"rule {self.name!r}", self.hyperparameters)
+        _check_name(self.name)
+        label = f"rule {self.name!r}"
+        if not callable(self.build):
+            raise UsageError(
+                f"{label}: build = {self.build!r}: expected a function of the hyperparameters that returns an optax "
+                f"transformation"
+            )
+        if self.evaluated is not None and not callable(self.evaluated):
+            raise UsageError(f"{label}: evaluated = {self.evaluated!r}: expected a function of (state, params)")
+        check_hyperparameters(label, self.hyperparameters)
 
     def __call__(self, **hyperparameters: Any) -> Any:
         """Return the optax.GradientTransformation of this rule."""
@@ -93,6 +101,11 @@ class Rule:
                 raise SpaceError(f"{name} = {value!r}: expected a number or a function from the step to a number")
             if isinstance(value, numbers.Real) and not hyperparameter.allows(float(value)):
                 raise SpaceError(f"{name} = {value:g} is outside {hyperparameter.interval}")
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"rule {name!r}: expected a name, such as 'adam' or 'optax.lion'")
 
 
 class RuleState(NamedTuple):
@@ -367,13 +380,16 @@ def get_rule(name: str) -> Rule:
 
     A package's rule has the name of its entry point or is ``module:name``.
     """
+    _check_name(name)
     if name.startswith("optax."):
         return _optax_rule(name)
     if name in _registered:
         return _registered[name]
     if name not in _RULES:
-        if name.lower() not in _RULES and (known := full_name(name.removeprefix("contrib.").lower())):
-            raise UnknownName(f"unknown rule {name!r}; did you mean 'optax.{known}'?")
+        own = {known.lower(): known for known in (*_RULES, *_registered)}
+        known = {short: f"optax.{full}" for short, full in by_short_name().items()} | own
+        if other := closest(name.rpartition(".")[2].lower(), known):
+            raise UnknownName(f"unknown rule {name!r}; did you mean {known[other]!r}?")
         raise UnknownName.of("rule", name, [*_RULES, *_registered, "optax.adamw"])
     return _RULES[name]
 
@@ -409,8 +425,9 @@ def _optax_rule(name: str) -> Rule:
             raise UnknownName(
                 f"{name!r} is part of an optimizer; register a combination as a rule (docs/optimizers.md)"
             )
-        other = closest(function)
-        hint = f"did you mean 'optax.{other}'?" if other else "docs/optimizers.md lists them all"
+        known = by_short_name()
+        other = closest(function.rpartition(".")[2].lower(), known)
+        hint = f"did you mean 'optax.{known[other]}'?" if other else "docs/optimizers.md lists them all"
         raise UnknownName(f"unknown optax optimizer {name!r}; {hint}")
     usual = _USUAL_IN_OPTAX | {"learning_rate": _RATES_IN_OPTAX.get(function, STEP_SIZE.usual_range)}
     return Rule(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -106,4 +108,8 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(_lines(value)) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float) and 1e6 <= abs(value) < math.inf:
+        short = str(Decimal(repr(value)).normalize())  # 1E+10 for 10000000000.0
+        if "E+" in short:
+            return short.replace("E+", "e")
     return tomli_w.dumps({"x": value}).removeprefix("x = ").removesuffix("\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -34,14 +35,27 @@ class Trainable(BaseWorkload):
         super().__post_init__()
         if not callable(self.train):
             raise UsageError(f"workload {self.name!r}: train = {self.train!r}: expected a function of a trial")
+        if kind := _deferred_kind(self.train):
+            raise UsageError(
+                f"workload {self.name!r}: train is {kind}, which does nothing when it is called; expected a function "
+                f"that trains and calls trial.report"
+            )
         if "step" in self.metrics:
             raise UsageError(f"workload {self.name!r}: metric step: each report has a step; choose another name")
 
 
+def _deferred_kind(function: Any) -> str:
+    """Return which kind of function this is if calling it does not run its body, otherwise ""."""
+    if inspect.iscoroutinefunction(function):
+        return "an async function"
+    generates = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return "a generator function (it has a yield)" if generates else ""
+
+
 def trainable(
-    *,
-    metrics: Mapping[str, Direction | str],
-    select: str,
+    *misplaced: Any,
+    metrics: Mapping[str, Direction | str] | None = None,
+    select: str | None = None,
     name: str | None = None,
     summary: str = "",
     batch_size: int | None = None,
@@ -56,7 +70,11 @@ def trainable(
     The function gets a TrialRun, which says what to train and takes the metrics. ``name`` is the workload's, by
     default that of the function. See ``BaseWorkload`` for the other arguments.
     """
-
+    if misplaced:
+        raise UsageError(
+            "@lf.trainable has no arguments, or some without a name; write "
+            '@lf.trainable(metrics={"valid_loss": "minimize"}, select="valid_loss") above the function'
+        )
     file = sys._getframe(1).f_code.co_filename  # not the function's, which another decorator may have replaced
 
     def declare(train: Train) -> Train:
@@ -65,7 +83,7 @@ def trainable(
                 name=name or train.__name__,
                 summary=summary or (train.__doc__ or "").strip().partition("\n")[0].rstrip("."),
                 metrics=metrics,  # type: ignore[arg-type]  # strings become directions
-                select=select,
+                select=select,  # type: ignore[arg-type]  # the workload refuses None
                 batch_size=batch_size,
                 eval_interval=eval_interval,
                 hyperparameters=hyperparameters or {},

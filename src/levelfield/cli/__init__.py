@@ -16,6 +16,7 @@ __all__ = ["app", "comparing", "importing", "listing", "main", "searching", "sum
 # An invalid command line. Recent versions of typer bring their own copy of click, so take it from where typer does.
 _CommandLineError: Any = sys.modules[typer.BadParameter.__module__].ClickException
 _INTERRUPTED = 130
+_PYDANTICS = "Value error, "  # what recent versions of typer begin some messages with
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def _run() -> int:
             raise KeyboardInterrupt
         return code
     except _CommandLineError as error:
-        message = error.format_message()
+        message = error.format_message().replace(_PYDANTICS, "")
         typer.echo(message if message.startswith("Usage:") else f"levelfield: {message}", err=True)
         return int(error.exit_code)
     except LevelfieldError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from levelfield.cli.output import tell
 from levelfield.errors import UsageError
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ def showing_progress(study: "Study", store: str, *, reads_best: bool = True) -> 
     from levelfield import interruption
     from levelfield.cli.progress import RunProgress
     from levelfield.store import without_password
+    from levelfield.study import workload_of
+    from levelfield.workload import Workload
 
     progress = RunProgress(study, without_password(store), reads_best=reads_best)
 
@@ -233,7 +236,10 @@ def showing_progress(study: "Study", store: str, *, reads_best: bool = True) -> 
         progress.note(f"levelfield: Interrupted; {progress.saved} Resume with: {_this_command()}")
 
     def announce() -> None:
-        progress.note("levelfield: stopping at the next evaluation; interrupt again to stop at once")
+        # Other training code runs in worker processes, which end without waiting for anything.
+        at_evaluation = isinstance(workload_of(study), Workload)
+        when = "at the next evaluation" if at_evaluation else "now: unfinished trials will be trained again"
+        progress.note(f"levelfield: stopping {when}; interrupt again to stop at once")
 
     try:
         with interruption.deferred(announce, abort=interrupted), progress:
@@ -298,7 +304,7 @@ def print_caveats(results: "Results", *, apart: bool = False) -> None:
     from levelfield.report.narrative import caveats
 
     for sentence in caveats(results):
-        typer.echo(sentence, err=apart)
+        tell(sentence, err=apart)
 
 
 def print_json(content: Any) -> None:

@@ -1,7 +1,6 @@
 """Commands on one study: compare, run, status, report, serve, check, export."""
 
 import os
-import shutil
 import signal
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from levelfield.cli.common import (
     store_name,
     training,
 )
+from levelfield.cli.output import tell
 from levelfield.errors import DataError, NoStore, SearchExhausted, TrialFailed, UsageError
 
 if TYPE_CHECKING:
@@ -272,40 +272,38 @@ def check(
     batch = f", batch size {study.batch_size}" if study.batch_size else ""
     width = max(11, *map(len, facts["free"]))
 
-    def tell(label: str, text: str) -> None:
-        columns = max(shutil.get_terminal_size((120, 24)).columns, width + 40)
-        wrapped = textwrap.wrap(text, columns - width - 3, break_long_words=False, break_on_hyphens=False)
-        typer.echo(f"  {label:<{width}} " + f"\n{' ' * (width + 3)}".join(wrapped))
+    def row(label: str, text: str) -> None:
+        tell(text, f"  {label:<{width}} ")
 
-    tell("workload", f"{study.workload}{batch}, evaluated {evaluated(study)}")
+    row("workload", f"{study.workload}{batch}, evaluated {evaluated(study)}")
     for name, free in facts["free"].items():
-        tell(name, f"{len(free)} free{': ' if free else ''}{', '.join(free)}")
+        row(name, f"{len(free)} free{': ' if free else ''}{', '.join(free)}")
         for part, shapes in parts.get(name, {}).items():
-            tell("", f"updated by {part}: {_shortened(list(shapes))}")
+            row("", f"updated by {part}: {_shortened(list(shapes))}")
     counts = [(len(study.optimizers), "optimizer"), (study.pool, "trial"), (study.steps, "step")]
     product = " × ".join(pluralize(number, noun) for number, noun in counts)
-    tell("cost", f"{product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
+    row("cost", f"{product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
     if measure:
         compiling = facts["compilation_seconds"]
         part = f", {format_duration(compiling)} of it compilation" if compiling else ""
         rate = f"{facts['trial_steps_per_second']:,.0f} trial-steps/s"
-        tell("time", f"about {format_duration(3600 * facts['hours'])} on this machine ({rate}{part})")
+        row("time", f"about {format_duration(3600 * facts['hours'])} on this machine ({rate}{part})")
     elif is_trainable(study):
-        tell("time", "'levelfield check --measure' estimates it for this machine")
+        row("time", "'levelfield check --measure' estimates it for this machine")
     if warning := pool_sentence(study):
-        tell("pool", f"warning: {warning}")
+        row("pool", f"warning: {warning}")
     if not covered:
-        tell("inclusions", f"not evaluated: {obstacle} (or set --gradient-scale)")
+        row("inclusions", f"not evaluated: {obstacle} (or set --gradient-scale)")
     elif covered.covered or covered.missing:
-        tell("inclusions", "how much of the special optimizer's space the general one's can express")
+        row("inclusions", "how much of the special optimizer's space the general one's can express")
         if covered.covered and covered.gradient_scale is not None:
-            tell("", f"(size of the gradients at the start: about {format_number(covered.gradient_scale)})")
+            row("", f"(size of the gradients at the start: about {format_number(covered.gradient_scale)})")
         for line in covered.lines():
-            typer.echo(f"    {line}")
+            tell(f"    {line}")
     if unusual:
-        tell("ranges", f"warning: {pluralize(len(unusual), 'unusual setting')}")
+        row("ranges", f"warning: {pluralize(len(unusual), 'unusual setting')}")
     for departure in unusual:
-        typer.echo(f"    {departure}")
+        tell(f"    {departure}")
 
 
 def _shortened(names: list[str], shown: int = 6) -> str:
@@ -350,7 +348,7 @@ def export(
         raise UsageError(f"{output} exists; choose another name with -o, or add --force to overwrite it")
     with open_store(study, store, out) as opened:
         for sentence in pool_caveats(study, read_states(study, opened)):
-            typer.echo(sentence, err=True)
+            tell(sentence, err=True)
         rows = write_trials(study, opened, output, curves=curves)
     typer.echo(f"wrote {output} ({rows} rows)", err=True)
 
@@ -390,7 +388,7 @@ def _print_status(
             }
         )
     for sentence in caveats:
-        typer.echo(sentence)
+        tell(sentence)
     if overrides.settings:
         typer.echo(titled(study, overrides.settings))
     width = max(14, *map(len, pools))
@@ -403,9 +401,9 @@ def _print_status(
     for worker in workers:
         trials = join_words([f"{pluralize(count, 'trial')} of {name}" for name, count in worker.points.items()])
         since = format_duration(worker.running_seconds)
-        typer.echo(f"{worker.host} (process {worker.pid}) is training {trials}; it started {since} ago")
+        tell(f"{worker.host} (process {worker.pid}) is training {trials}; it started {since} ago")
     if given_up := [name for name, pool in pools.items() if pool.count.given_up]:
-        typer.echo(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
+        tell(f"incomplete: too few trials of {join_words(given_up)} are feasible; narrow the search space")
     else:
         typer.echo("complete" if complete else "incomplete; 'levelfield run' continues it")
 
@@ -418,8 +416,9 @@ def _print_failures(pools: "Mapping[str, PoolState]") -> None:
         for failure in pool.failures:
             when = datetime.fromtimestamp(failure.time).astimezone().isoformat(" ", "seconds")
             runs = pluralize(failure.attempts, "run")
-            typer.echo(f"\n{name}, trial {failure.index}: {failure.reason}")
-            typer.echo(f"    failed in {runs}, last on {failure.host}, {when}")
+            typer.echo()
+            tell(f"{name}, trial {failure.index}: {failure.reason}")
+            tell(f"    failed in {runs}, last on {failure.host}, {when}")
             if failure.details:
                 typer.echo(textwrap.indent(failure.details, "    "))
 

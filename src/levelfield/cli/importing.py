@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from levelfield.cli.common import Json, Out, Steps, StoreOption, app, print_json, store_name, write_new
+from levelfield.cli.output import tell
 from levelfield.errors import UsageError
 
 if TYPE_CHECKING:
@@ -139,16 +140,16 @@ def _print(study: "Study", name: str, location: str, result: "Imported", place: 
     for optimizer in study.optimizers:
         infeasible = f", {count} of them infeasible" if (count := result.infeasible[optimizer]) else ""
         again = f", and {pluralize(count, 'rerun')}" if (count := result.reruns[optimizer]) else ""
-        typer.echo(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{infeasible}{again}")
+        tell(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{infeasible}{again}")
     if result.known:
-        typer.echo(f"{pluralize(result.known, 'trial')} had been imported before")
+        tell(f"{pluralize(result.known, 'trial')} had been imported before")
     for note in result.notes:
-        typer.echo(f"note: {note}")
+        tell(f"note: {note}")
     if study.sampling:
-        typer.echo(sampling_sentence(study))
+        tell(sampling_sentence(study))
     if study.inferred:
         better = "lower" if workload_of(study).metrics[study.select].sign > 0 else "higher"
-        typer.echo(
+        tell(
             f"{name} selects trials by {study.select} ({better} is better), and its search ranges were inferred from "
             f"the trials; if you know the real ranges, correct it and import again with --study {shlex.quote(name)}."
         )

@@ -1,13 +1,48 @@
-"""Standard output and error that a command outlives: training goes on when a pipe is closed or a disk is full."""
+"""Standard output and error: sentences that fit the terminal, and streams that a command outlives.
+
+Training goes on when a pipe is closed or a disk is full.
+"""
 
 import contextlib
 import errno
 import io
 import os
 import select
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any, TextIO
+
+import typer
+
+PIPE_WIDTH = 120  # of output to a pipe, which has no width
+_LEAST_WIDTH = 40  # of what follows an indent, on however narrow a terminal
+
+
+def tell(text: str, label: str = "", *, err: bool = False) -> None:
+    """Print a sentence, wrapped at the terminal's width. Continuation lines are indented as ``wrapped`` says."""
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if on_terminal else PIPE_WIDTH
+    typer.echo(wrapped(text, width, label), err=err)
+
+
+def wrapped(text: str, width: int, label: str = "") -> str:
+    """Wrap a text. Continuation lines begin below its first word after a label, or have twice its indent.
+
+    >>> print(wrapped("  two words " + 8 * "and more ", 40))
+      two words and more and more and more and
+        more and more and more and more and more
+    """
+    blanks = " " * (len(label) or 2 * (len(text) - len(text.lstrip())))
+    return textwrap.fill(
+        text,
+        max(width, len(blanks) + _LEAST_WIDTH),
+        initial_indent=label,
+        subsequent_indent=blanks,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 class _Lasting(io.FileIO):

@@ -28,6 +28,7 @@ from levelfield.cli.common import (
     training,
     write_new,
 )
+from levelfield.cli.output import tell
 from levelfield.errors import SearchExhausted, UsageError
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def rerun(
         print_json({rerun.optimizer: rerun.as_dict() for rerun in reruns(results, index)})
     else:
         for sentence in rerun_sentences(results, index):
-            typer.echo(sentence)
+            tell(sentence)
     if shortage:
         raise shortage
 
@@ -287,7 +288,7 @@ def plan(
     if as_json:
         return print_json(proposal.as_dict())
     for sentence in proposal.sentences():
-        typer.echo(sentence)
+        tell(sentence)
 
 
 def _expected(entry: "Entry") -> dict[str, Any]:
@@ -305,12 +306,12 @@ def _print_refinement(refinement: "Refinement", quiet: bool, number: int = 0) ->
     if refinement.attempts:
         typer.echo(f"round {number}, {name}:")
         for attempt in refinement.attempts:
-            typer.echo(f"  {attempt}")
+            tell(f"  {attempt}")
         return
     typer.echo(f"{name}:")
     for boundary in refinement.boundaries:
         if boundary.place != "fixed":
-            typer.echo(f"  {boundary}")
+            tell(f"  {boundary}")
 
 
 def _as_dict(refinement: "Refinement") -> dict[str, Any]:

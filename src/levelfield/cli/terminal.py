@@ -17,6 +17,7 @@ from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.protocols import Columns, flips, pairs
 from levelfield.analysis.results import Results
 from levelfield.analysis.summary import Standings
+from levelfield.cli.output import PIPE_WIDTH, wrapped
 from levelfield.formatting import MISSING, format_hyperparameters, format_interval, format_metric, pluralize
 from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
 from levelfield.report.narrative import caveats, followed_sentences, rerun_sentences, search_sentences, sentences
@@ -25,7 +26,6 @@ from levelfield.report.summary_text import columns, title
 from levelfield.report.summary_text import sentences as summary_sentences
 from levelfield.taxonomy.verify import Verification
 
-_PIPE_WIDTH = 120  # of output to a pipe, which has no width
 _HEADING_WIDTH = 12  # of a heading's lines
 _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 
@@ -33,7 +33,7 @@ _LEAST_NAME = len("optimizer")  # characters of an optimizer's name on a line
 def _console(console: Console | None) -> Console:
     console = console or Console()
     if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+        console.width = PIPE_WIDTH
     return console
 
 
@@ -61,17 +61,9 @@ def print_comparison(results: Results, console: Console | None = None) -> None:
 
 
 def _print_wrapped(line: str, console: Console, indent: int) -> None:
-    """Print a line with an indent that its continuation lines keep."""
-    blanks = " " * indent
-    wrapped = textwrap.fill(
-        line,
-        console.width,
-        initial_indent=blanks,
-        subsequent_indent=2 * blanks,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    console.print(wrapped, highlight=False, markup=False, soft_wrap=True)
+    """Print a line with an indent, and its continuation lines with twice that indent."""
+    text = wrapped(" " * indent + line, console.width)
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_table(results: Results, console: Console) -> None:

@@ -218,8 +218,11 @@ def _closest(summary: Standings) -> list[str]:
     if len(names) > 1:
         return [f"{line}."]
     (row,) = [row for row in summary.optimizers if row.optimizer in names]
-    bound = format_decimal(max(ratio.high for ratio in row.ratios.values()))
-    return [f"{line} (up to {bound} times within the {CONFIDENCE.replace('CI', 'confidence intervals')})."]
+    bound = max(ratio.high for ratio in row.ratios.values())
+    intervals = CONFIDENCE.replace("CI", "confidence intervals")
+    if math.isinf(bound):
+        return [f"{line}; the {intervals} do not bound how many times the fewest it may take."]
+    return [f"{line} (up to {format_decimal(bound)} times within the {intervals})."]
 
 
 def _misses(summary: Standings) -> list[str]:

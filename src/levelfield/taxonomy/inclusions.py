@@ -107,7 +107,7 @@ class Inclusion:
 
 
 def _range(rule: str, name: str, hyperparameter: Hyperparameter) -> Any:
-    if hyperparameter.low == 0 and hyperparameter.high == 1:
+    if hyperparameter.low == 0 and hyperparameter.high <= 1:
         return {"uniform": [0.0, 0.95]}
     if hyperparameter.low == 0:
         return {"log": [1e-3, 1.0]}

@@ -10,7 +10,7 @@ import pkgutil
 from dataclasses import replace
 from typing import Any
 
-from levelfield.errors import UnknownName
+from levelfield.errors import UnknownName, UsageError
 from levelfield.registry import Packaged, Registry
 from levelfield.workload import BaseWorkload
 
@@ -58,6 +58,8 @@ def declared_by(name: str) -> str:
 
 def register_workload(workload: BaseWorkload) -> BaseWorkload:
     """Make a workload available to studies by its name. An earlier one of the same name is replaced."""
+    if not isinstance(workload, BaseWorkload):
+        raise UsageError(f"register_workload({workload!r}): expected an lf.Workload")
     return _registered.add(workload.name, workload)
 
 
