@@ -256,6 +256,21 @@ def test_reserved_names_are_read_in_every_chart(opened, made, tmp_path):
     assert [set(RESERVED) & set(words) for words in titles] == [{name} for name in RESERVED]
 
 
+@pytest.mark.parametrize("width", [390, 1200])
+def test_long_names_are_not_cut_off_where_a_chart_ends(opened, made, tmp_path, width):
+    names = [f"{'a_long_name_' * 8}{letter}" for letter in "abc"]
+    path = page_of_names(made, names, tmp_path, trials=3)
+    page = opened(path, viewport={"width": width, "height": 900})
+    page.evaluate("window.page.showAll()")
+    outside = page.evaluate("""() => [...document.querySelectorAll("#pairs svg")].map(chart => {
+        const { left, right } = chart.getBoundingClientRect();
+        const boxes = [...chart.querySelectorAll("text")].map(text => text.getBoundingClientRect());
+        return Math.max(...boxes.map(box => Math.max(left - box.left, box.right - right)));
+    })""")
+    assert len(outside) == 2
+    assert max(outside) <= 1
+
+
 def test_a_legend_highlights_an_optimizer(opened, made, tmp_path):
     page = opened(page_of_names(made, RESERVED, tmp_path))
     chart = page.locator("#best-of-k [data-panel]").first

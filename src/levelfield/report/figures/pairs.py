@@ -79,7 +79,7 @@ def _verdict(test: PairTest, ours: str) -> str:
 
 def _wins(names: Names) -> Any:
     base = alt.Chart(charts.ROWS).encode(
-        x=alt.X("column:N", title=None, axis=names.axis(orient="top", labelAngle=-40)),
+        x=alt.X("column:N", title=None, axis=names.axis(orient="top", labelAngle=40)),
         y=alt.Y("row:N", title=None, axis=names.axis()),
         tooltip=[
             charts.name_tooltip("ours", "row"),
