@@ -378,7 +378,7 @@ def test_a_grid_is_refined_in_rounds_by_its_ends(store):
 def test_invalid_rounds_are_refused(store):
     with pytest.raises(UsageError, match="rounds = 0: expected an integer of at least 1"):
         list(refine_in_rounds(study_of(), 0, store, formula(BEYOND)))
-    with pytest.raises(SearchExhausted, match="momentum: only 0 of 24 trials are feasible"):
+    with pytest.raises(SearchExhausted, match="momentum: none of 24 trials is feasible"):
         list(refine_in_rounds(study_of(), 1, store, formula(lambda name, at: math.inf if name == "momentum" else 1.0)))
 
 
@@ -513,7 +513,7 @@ def test_a_space_in_which_everything_diverges_is_left_by_the_next_round(command)
     code, out, err = command("refine", "high.toml", "--rounds", "1", "--store", "high.db")
     assert (code, "All ranges can stay" in out) == (1, False), err
     assert "sgd: 10 trials up to 2 decades beyond the ranges gave nothing to try." in out
-    assert "sgd: only 0 of 20 trials are feasible" in err
+    assert "sgd: none of 20 trials is feasible" in err
     code, out, err = command("refine", "high.toml", "--rounds", "4", "--store", "high.db", "-o", "lower.toml")
     assert (code, "wrote lower.toml" in out) == (0, True), err
     assert lf.load_study("lower.toml").optimizer("sgd").space.spec()["learning_rate"]["log"][0] < 10
