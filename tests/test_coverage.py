@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import levelfield as lf
 from levelfield.errors import UsageError
+from levelfield.executors import get_executor
 from levelfield.taxonomy.coverage import Coverage, Shortfall, StudyCoverage, study_coverage
 
 FEW = 0.04  # the error of a share that 128 quasi-random points may have
@@ -443,6 +444,14 @@ def test_the_gradients_of_the_noisy_quadratic(mixed):
     assert mixed.gradient_scale is not None
     assert mixed.gradient_scale > 0
     assert abs(mixed.gradient_scale - simulated.mean()) < 4 * simulated.std() / math.sqrt(4)
+
+
+def test_an_executor_measures_the_gradients_of_each_batch_size():
+    """Of the noisy quadratic, a single example has a much noisier gradient than many."""
+    study, executor = study_of({"sgd": SGD, "adam": ADAM}), get_executor("local")
+    large, small = (executor.gradient_scale(study.replace(batch_size=size)) for size in (1024, 1))
+    assert small > 1.5 * large
+    assert executor.gradient_scale(study.replace(batch_size=1024)) == large
 
 
 def test_the_gradients_of_wilsons_problem():

@@ -301,7 +301,7 @@ def loaded(study: "Study", location: str) -> "Comparison":
 
 def print_caveats(results: "Results", *, apart: bool = False) -> None:
     """Print what a reader must know first; ``apart``: to stderr, because stdout is for something else."""
-    from levelfield.report.narrative import caveats
+    from levelfield.report.caveats import caveats
 
     for sentence in caveats(results):
         tell(sentence, err=apart)

@@ -110,7 +110,7 @@ def run(
 ) -> None:
     """Train the missing trials of a study."""
     from levelfield.reading import read_states
-    from levelfield.report.narrative import pool_caveats
+    from levelfield.report.caveats import pool_caveats
     from levelfield.run import fill
 
     location = store_name(study, store, out)
@@ -141,7 +141,7 @@ def status(
 ) -> None:
     """Show how many trials are done, and which have failed."""
     from levelfield.reading import read_states
-    from levelfield.report.narrative import pool_caveats
+    from levelfield.report.caveats import pool_caveats
 
     with open_store(study, store, out) as opened:
         states = read_states(study, opened)
@@ -237,8 +237,8 @@ def check(
     """
     from levelfield.executors.local import parts_of
     from levelfield.formatting import format_duration, format_number, pluralize
+    from levelfield.report.caveats import pool_sentence
     from levelfield.report.methods import evaluated
-    from levelfield.report.narrative import pool_sentence
     from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
 
@@ -333,7 +333,7 @@ def export(
     """Write stored trials to Parquet, CSV, or an Optuna storage."""
     from levelfield.export import check_format, write_trials
     from levelfield.reading import read_states
-    from levelfield.report.narrative import pool_caveats
+    from levelfield.report.caveats import pool_caveats
     from levelfield.store import without_password
 
     if optuna:

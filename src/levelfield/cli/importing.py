@@ -134,7 +134,7 @@ def _inferred(source: "Source", path: Path, steps: int | None) -> "Study":
 
 def _print(study: "Study", name: str, location: str, result: "Imported", place: str) -> None:
     from levelfield.formatting import pluralize
-    from levelfield.report.narrative import sampling_sentence
+    from levelfield.report.caveats import sampling_sentence
     from levelfield.study import workload_of
 
     for optimizer in study.optimizers:

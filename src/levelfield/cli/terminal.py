@@ -19,8 +19,9 @@ from levelfield.analysis.results import Results
 from levelfield.analysis.summary import Standings
 from levelfield.cli.output import PIPE_WIDTH, wrapped
 from levelfield.formatting import MISSING, format_hyperparameters, format_interval, format_metric, pluralize
+from levelfield.report.caveats import caveats
 from levelfield.report.columns import PERCENTILES, Column, rows, shown_columns
-from levelfield.report.narrative import caveats, followed_sentences, rerun_sentences, search_sentences, sentences
+from levelfield.report.narrative import followed_sentences, rerun_sentences, search_sentences, sentences
 from levelfield.report.summary_text import caveats as summary_caveats
 from levelfield.report.summary_text import columns, title
 from levelfield.report.summary_text import sentences as summary_sentences

@@ -45,7 +45,7 @@ class JaxExecutor:
         use_every_core()
         keep_programs()
         self._slots, self._folder = slots, checkpoints
-        self._scales: dict[str, float] = {}
+        self._scales: dict[tuple[Workload, int | None], float] = {}
         self._measured: dict[tuple[str, int], int] = {}  # (what is measured, most slots) → slots
         self._said = ""  # about kernels that cannot be used
 
@@ -177,11 +177,12 @@ class JaxExecutor:
         }
 
     def gradient_scale(self, study: Study) -> float | None:
-        if study.workload not in self._scales:
+        key = jax_workload(study), study.batch_size
+        if key not in self._scales:
             first = next(iter(study.optimizers))
             point = Search(study, first).point(0)
-            self._scales[study.workload] = measure_gradient_scale(job(study, first), point.hyperparameters)
-        return self._scales[study.workload]
+            self._scales[key] = measure_gradient_scale(job(study, first), point.hyperparameters)
+        return self._scales[key]
 
 
 def jax_workload(study: Study) -> Workload:

@@ -9,9 +9,9 @@ from levelfield.analysis.intervals import LEVEL, SIGNIFICANCE, needed_permutatio
 from levelfield.analysis.permutation import PERMUTATIONS
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, join_words, pluralize
+from levelfield.report.caveats import code_sentences, provenance_sentences, sampling_sentence
 from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
-from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence
 from levelfield.report.spaces import space_tables
 from levelfield.schedules import WARMUP
 from levelfield.study import Refined, Study, workload_of

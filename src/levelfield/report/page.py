@@ -28,12 +28,13 @@ from levelfield.formatting import (
     pluralize,
 )
 from levelfield.report import charts
+from levelfield.report.caveats import caveats, provenance_sentences
 from levelfield.report.columns import Text, page_columns, reported_metric
 from levelfield.report.figure import Figure, Part
 from levelfield.report.figures import figures
 from levelfield.report.latex import latex_tables
 from levelfield.report.methods import methods
-from levelfield.report.narrative import caveats, provenance_sentences, sentences
+from levelfield.report.narrative import sentences
 from levelfield.report.payload import CONSTANTS, page_data, script_json
 from levelfield.report.spaces import is_refined, space_tables
 from levelfield.report.vega import vega_bundle

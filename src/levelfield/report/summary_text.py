@@ -10,7 +10,7 @@ from levelfield.analysis.intervals import SIGNIFICANCE, needed_trials
 from levelfield.analysis.profiles import Bounds
 from levelfield.analysis.summary import Standing, Standings, StudyStanding
 from levelfield.formatting import MISSING, format_ends, join_words, pluralize
-from levelfield.report import narrative
+from levelfield.report.caveats import caveats as study_caveats
 from levelfield.report.columns import CONFIDENCE, PERCENTILES, Text
 
 _RANK_CONFIDENCE = f"{100 * (1 - SIGNIFICANCE):.0f}% CI"
@@ -107,7 +107,7 @@ def title(summary: Standings) -> str:
 
 def caveats(summary: Standings) -> list[str]:
     """Return what a reader must know before anything else."""
-    return [f"{study.name}: {line}" for study in summary.studies for line in narrative.caveats(study.results)]
+    return [f"{study.name}: {line}" for study in summary.studies for line in study_caveats(study.results)]
 
 
 def sentences(summary: Standings) -> list[str]:

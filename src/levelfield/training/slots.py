@@ -11,7 +11,7 @@ from levelfield.formatting import pluralize
 from levelfield.training.checkpoints import Checkpoints, InFlight
 from levelfield.training.program import Program
 from levelfield.training.step import Slot
-from levelfield.trial import Failure, Point, Progress, Status, StepTime
+from levelfield.trial import Failure, Point, Progress, Status, StepTime, Trial
 
 
 def train(
@@ -22,8 +22,6 @@ def train(
     ``take`` is called with the number of free slots, after the caller has seen all finished trials. Points that
     ``checkpoints`` have continue from there.
     """
-    job, metrics = program.job, program.metrics
-    loss = metrics.index("train_loss")
     slots = program.empty()
     held: list[InFlight | None] = [None] * program.slots
     warm = False
@@ -40,27 +38,16 @@ def train(
                 yield Progress(optimizer, running=len(active), note=checkpoints.notes.pop(0))
         if not active:
             return
+        before = sum(trial.step for trial in active)
         slots, rows = program.advance(slots)
         elapsed = time.perf_counter() - clock
-        finished, failed, trained = [], [], 0
         for position, flight in enumerate(held):
-            if flight is None:
-                continue
-            before = flight.step
-            flight.steps.append(min(before + job.eval_interval, job.steps))
-            flight.rows.append(rows[position])
-            flight.seconds += elapsed / len(active)
-            trained += flight.step - before
-            if failure := program.failures.get(position):
-                failed.append(Failure(flight.point, *failure))
-            elif not np.isfinite(rows[position][loss]):
-                finished.append(flight.trial(metrics, Status.INFEASIBLE))
-            elif flight.step == job.steps:
-                finished.append(flight.trial(metrics, Status.FEASIBLE))
-            else:
-                continue
-            held[position] = None
-            program.leave(position)
+            if flight:
+                flight.steps.append(min(flight.step + program.job.eval_interval, program.job.steps))
+                flight.rows.append(rows[position])
+                flight.seconds += elapsed / len(active)
+        trained = sum(trial.step for trial in active) - before
+        finished, failed = _take_ended(program, held)
         in_flight = {position: flight for position, flight in enumerate(held) if flight}
         step_time = StepTime(program.step_seconds, program.slots) if warm else None
         progress = Progress(optimizer, finished, failed, len(in_flight), trained, elapsed, step_time=step_time)
@@ -99,6 +86,26 @@ def _refill(
     if saved:
         slots = program.restore(slots, {position: state for position, (_, state) in saved.items()})
     return slots, [trial for trial, _ in saved.values()]
+
+
+def _take_ended(program: Program, held: list[InFlight | None]) -> tuple[list[Trial], list[Failure]]:
+    """Take the trials that have ended out of their slots; return those that finished and those that failed."""
+    finished, failed = [], []
+    loss = program.metrics.index("train_loss")
+    for position, flight in enumerate(held):
+        if flight is None:
+            continue
+        if failure := program.failures.get(position):
+            failed.append(Failure(flight.point, *failure))
+        elif not np.isfinite(flight.rows[-1][loss]):
+            finished.append(flight.trial(program.metrics, Status.INFEASIBLE))
+        elif flight.step == program.job.steps:
+            finished.append(flight.trial(program.metrics, Status.FEASIBLE))
+        else:
+            continue
+        held[position] = None
+        program.leave(position)
+    return finished, failed
 
 
 def _start(program: Program, slots: Slot, fresh: dict[int, Point]) -> Slot:
