@@ -69,7 +69,7 @@ def import_(
     Afterward, all commands that read trials work on the study: compare, report, plan, export, and others.
     """
     from levelfield.imports import load_layout, read_sources
-    from levelfield.imports.load import fit_trials, import_trials
+    from levelfield.imports.load import check_layout, fit_trials, import_trials
     from levelfield.store import Store, without_password
     from levelfield.study import load_study
 
@@ -86,10 +86,12 @@ def import_(
     names = [Path(os.path.abspath(without_password(source))).name for source in sources]  # of "." as well
     if infer and not output and len(names) > 1:
         raise UsageError(f"{_listed(names)}: choose a name for the study of these sources, with -o FILE.toml")
-    found = read_sources(sources, load_layout(layout, options), format)
+    asked = load_layout(layout, options)
     if study:
         chosen, written = load_study(study), None
-    else:
+        check_layout(chosen, asked)
+    found = read_sources(sources, asked, format)
+    if not study:
         written = output or Path(f"{names[0].lstrip('.').partition('.')[0]}.toml")
         chosen = _inferred(_asked(found), written, steps)
     fitted = fit_trials(chosen, found)  # before a store is created
