@@ -130,6 +130,16 @@ def test_an_end_that_stays_is_not_rounded():
     assert judge(table, valley(0))["learning_rate"].proposal.low == low
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.3, 2.0, 2.8, 4.0, 7.4])
+@pytest.mark.parametrize("center", [-8.0, 3.0])
+def test_a_proposal_reaches_one_to_two_decades_past_ends_that_are_not_round(factor, center):
+    """Ranges that were inferred from trials end anywhere."""
+    old = [1e-4 * factor, 1e-1 * factor]
+    low, high = judge(SGD | {"learning_rate": {"log": old}}, valley(center))["learning_rate"].proposal.ends
+    beyond = old[0] / low if center < -2.5 else high / old[1]
+    assert 1 <= math.log10(beyond) <= 2.05  # a little beyond a round number counts as that number
+
+
 @pytest.mark.parametrize("center", np.linspace(-5.6, 1.6, 12))
 def test_a_range_that_is_too_wide_is_narrowed_around_the_optimum(center):
     boundary = judge({"rule": "sgd", "learning_rate": {"log": [1e-9, 1e5]}}, valley(center), pool=30)["learning_rate"]

@@ -510,6 +510,40 @@ def test_an_invalid_command_is_refused_in_one_line(arguments, words, command, fo
         assert word in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--select", "test_error"], ["select: the study says valid_error, the import test_error", "change the study"]),
+        (["--map", "select=test_error"], ["select: the study says valid_error, the import test_error"]),
+        (["--map", "workload=elsewhere"], ["workload: the study says sweep, the import elsewhere"]),
+        (["--maximize", "valid_error"], ["valid_error: the study says minimize, the source maximize"]),
+        (["--sampling", "grid"], ["sampling: the study says random, the source grid"]),
+    ],
+)
+def test_options_that_contradict_the_study_are_refused(arguments, words, command, folder):
+    write_csv(folder / "sweep.csv", test_error=[0.5] * 12)
+    assert command("import", "sweep.csv", "--infer", "--sampling", "random", "--select", "valid_error")[0] == 0
+    code, _, err = command("import", "sweep.csv", "--study", "sweep.toml", *arguments)
+    assert code == 2
+    for word in words:
+        assert word in err
+    same = ["--select", "valid_error", "--sampling", "random", "--map", "workload=sweep", "--minimize", "valid_error"]
+    code, out, err = command("import", "sweep.csv", "--study", "sweep.toml", *same)
+    assert (code, "had been imported before" in out) == (0, True), err
+
+
+@pytest.mark.parametrize(("sampling", "fits"), [("random", False), ("quasirandom", True), ("", True)])
+def test_sampling_must_fit_a_search_of_levelfield(sampling, fits, store, tmp_path):
+    study = trained(store)
+    write_trials(study, store, tmp_path / "trials.csv", curves=True)
+    found = read_source(tmp_path / "trials.csv", {"sampling": sampling})
+    if fits:
+        fit_trials(study, found)
+    else:
+        with pytest.raises(UsageError, match="sampling: the study says quasirandom, the source random"):
+            fit_trials(study, found)
+
+
 def test_trials_that_do_not_fit_leave_no_store_behind(command, folder):
     write_csv(folder / "sweep.csv")
     assert command("import", "sweep.csv", "--infer", "-o", "narrow.toml", "--out", "elsewhere")[0] == 0

@@ -11,6 +11,7 @@ from levelfield.rounding import half_decade
 from levelfield.space import Axis, Choice, Dimension, Integer, Log, Range, Value, dimension
 
 _DECADES = (1.0, 2.0)  # a log range is widened by its own width, but by at least and at most this much
+_LITTLE = 0.05  # decades: a little beyond a round number counts as that number
 _TINY = 1e-30  # stands for "above 0"
 _ROUNDING = 1e-9
 
@@ -46,6 +47,9 @@ def proposed_range(axis: Axis, domain: Hyperparameter, place: Place, good: Seque
     new_low = first - step if place is Place.LOWER else max(first, low - margin)
     new_high = last + step if place is Place.UPPER else min(last, high + margin)
     rounded_low, rounded_high = rounded_ends(old, new_low, new_high, log)
+    if log:  # rounding does not reach beyond the most decades
+        rounded_low = max(rounded_low, half_decade(first - _DECADES[1] - _LITTLE, up=True))
+        rounded_high = min(rounded_high, half_decade(last + _DECADES[1] + _LITTLE, up=False))
     # An end that stays is not rounded: inward, that could cut off good trials; outward, it would widen the range.
     rounded_low = float(old.ends[0]) if new_low == first else rounded_low
     rounded_high = float(old.ends[-1]) if new_high == last else rounded_high
@@ -65,8 +69,7 @@ def proposed_range(axis: Axis, domain: Hyperparameter, place: Place, good: Seque
 def rounded_ends(old: Dimension, low: float, high: float, log: bool) -> tuple[float, float]:
     """Round outward: to half-decades, to integers, or to two digits of the old range's width."""
     if log:
-        # A little beyond a round number counts as that number.
-        return half_decade(low + 0.05, up=False), half_decade(high - 0.05, up=True)
+        return half_decade(low + _LITTLE, up=False), half_decade(high - _LITTLE, up=True)
     if isinstance(old, Integer):
         return math.floor(low), math.ceil(high)
     first, last = (float(end) for end in old.ends)

@@ -23,7 +23,12 @@ _SAMPLINGS = "random, quasirandom, grid, adaptive (a tuner such as TPE chose the
 
 @app.command("import")
 def import_(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or the URL of an Optuna storage.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE", help="Files, folders, or URLs of Optuna storages; for example, a CSV file per optimizer."
+        ),
+    ],
     study: Annotated[
         str | None, typer.Option("--study", metavar="STUDY", help="The study that the trials belong to.")
     ] = None,
@@ -31,7 +36,10 @@ def import_(
         bool, typer.Option("--infer", help="Write a study whose search spaces are inferred from the trials.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="The inferred study.  [default: SOURCE.toml]")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The inferred study.  [default: SOURCE.toml, if there is one SOURCE]"
+        ),
     ] = None,
     layout: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A TOML file that says what the columns or parts of SOURCE are.")
@@ -61,8 +69,8 @@ def import_(
     Reads CSV, Parquet, Optuna, Ray Tune, Weights & Biases, DeepOBS, AlgoPerf, and TaskSet.
     Afterward, all commands that read trials work on the study: compare, report, plan, export, and others.
     """
-    from levelfield.imports import load_layout, read_source
-    from levelfield.imports.load import fit_trials, import_trials
+    from levelfield.imports import load_layout, read_sources
+    from levelfield.imports.load import check_layout, fit_trials, import_trials
     from levelfield.store import Store, without_password
     from levelfield.study import load_study
 
@@ -76,17 +84,20 @@ def import_(
     options += [f"directions.{metric}=maximize" for metric in maximize or []]
     options += [f"select={select}"] if select else []
     options += [f"sampling={sampling}"] if sampling else []
-    found = read_source(source, load_layout(layout, options), format)
-    shown = without_password(source)
-    origin = Path(os.path.abspath(shown)).name  # of "." as well
+    names = [Path(os.path.abspath(without_password(source))).name for source in sources]  # of "." as well
+    if infer and not output and len(names) > 1:
+        raise UsageError(f"{_listed(names)}: choose a name for the study of these sources, with -o FILE.toml")
+    asked = load_layout(layout, options)
     if study:
         chosen, written = load_study(study), None
-    else:
-        written = output or Path(f"{origin.lstrip('.').partition('.')[0]}.toml")
+        check_layout(chosen, asked)
+    found = read_sources(sources, asked, format)
+    if not study:
+        written = output or Path(f"{names[0].lstrip('.').partition('.')[0]}.toml")
         chosen = _inferred(_asked(found), written, steps)
     fitted = fit_trials(chosen, found)  # before a store is created
     with Store.open(store_name(chosen, store, out)) as opened:
-        result = import_trials(chosen, fitted, opened, origin)
+        result = import_trials(chosen, fitted, opened, _listed(names))
         location = opened.name
     if written:
         write_new(written, chosen.to_toml(written.parent))
@@ -105,6 +116,13 @@ def import_(
         )
     place = f" --store {shlex.quote(location)}" if store else f" --out {shlex.quote(str(out))}" if out else ""
     _print(chosen, name, location, result, place)
+
+
+def _listed(names: list[str]) -> str:
+    """Return the names of sources, without the last of many."""
+    from levelfield.formatting import join_words
+
+    return join_words(names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"])
 
 
 def _asked(source: "Source") -> "Source":

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from levelfield.errors import DataError, UnknownName, UsageError
+from levelfield.imports.combine import combined
 from levelfield.imports.layout import Layout, load_layout
 from levelfield.imports.records import SAMPLINGS, Record, Source
 from levelfield.trial import Curve
 
-__all__ = ["FORMATS", "SAMPLINGS", "Layout", "Record", "Source", "load_layout", "read_source"]
+__all__ = ["FORMATS", "SAMPLINGS", "Layout", "Record", "Source", "load_layout", "read_source", "read_sources"]
 
 # The modules that read each format, in the order in which they are asked whether they recognize a source. Each has
 # ``recognizes(path)``, ``read(path, layout)`` and USES, the keys of a layout that it follows.
@@ -29,23 +30,70 @@ def read_source(source: str | Path, layout: Layout | Mapping[str, Any] | None = 
 
     ``layout`` says which part of the source is what where names do not make it clear. ``format`` is one of FORMATS.
     """
+    return read_sources([source], layout, format)
+
+
+def read_sources(
+    sources: Sequence[str | Path], layout: Layout | Mapping[str, Any] | None = None, format: str = "auto"
+) -> Source:
+    """Read trials from one source, or from several that belong together, as ``read_source`` does.
+
+    If nothing in one of several tables names the optimizer, the table's file name does.
+    """
     layout = layout if isinstance(layout, Layout) else Layout.parse(layout or {})
+    parts = {_shown(source): _read(source, layout, format) for source in sources}
+    if len(parts) == 1:
+        (where, found), *_ = parts.items()
+        if _is_unnamed(found):
+            raise UsageError(
+                f"{where}: no column names the optimizer; choose one with --map optimizer=COLUMN, or name the "
+                f"optimizer of all trials with --map optimizer_name=NAME; if there is a file for each optimizer, named "
+                f"after it, import all files at once"
+            )
+    else:
+        found = combined({where: _with_optimizer(part, where) for where, part in parts.items()})
+    for metric in (*layout.directions, *filter(None, [layout.select])):
+        if metric not in found.metrics:
+            raise UnknownName.of(f"metric of {found.name or 'these sources'}", metric, found.metrics)
+    return found
+
+
+def _shown(source: str | Path) -> str:
+    """Return a source as messages show it, without secrets."""
+    if not _is_url(source):
+        return str(source)
+    from levelfield.store import without_password
+
+    return without_password(source)
+
+
+def _read(source: str | Path, layout: Layout, format: str) -> Source:
     reader = _reader(source, format)
     for key in layout.given:
         if key not in (*reader.USES, *_GENERAL):
             raise UsageError(f"{source}: {key} has no meaning for this kind of source; leave it out")
     read: Source = reader.read(source if _is_url(source) else Path(source), layout)
-    for metric in (*layout.directions, *filter(None, [layout.select])):
-        if metric not in read.metrics:
-            raise UnknownName.of(f"metric of {read.name}", metric, read.metrics)
     read = _with_steps(read, str(source))
     return replace(
         read,
         name=layout.workload or read.name,
+        names_workload=read.names_workload or bool(layout.workload),
         directions={**read.directions, **layout.directions},
         select=layout.select or read.select,
         sampling=layout.sampling or read.sampling,
     )
+
+
+def _is_unnamed(source: Source) -> bool:
+    return not any(record.optimizer for record in source.records)
+
+
+def _with_optimizer(source: Source, where: str) -> Source:
+    """Return a source whose optimizer is named after its file if nothing else names it."""
+    if not _is_unnamed(source):
+        return source
+    name = Path(where).name.partition(".")[0]
+    return replace(source, records=[replace(record, optimizer=name) for record in source.records])
 
 
 def _with_steps(source: Source, where: str) -> Source:

@@ -66,7 +66,9 @@ def read(path: Path, layout: Layout) -> Source:
                 f"{pluralize(early, 'trial')} reached {target.metric} {target.value:g} and ended before the time limit "
                 f"of {limit:,g} s: AlgoPerf ends trials that have reached its targets"
             )
-    source = Source(workload, records, sampling="manual" if _repeated(records) else "", notes=notes)
+    source = Source(
+        workload, records, names_workload=True, sampling="manual" if _repeated(records) else "", notes=notes
+    )
     directions = {metric: _direction(metric) for metric in source.metrics}
     return replace(
         source,

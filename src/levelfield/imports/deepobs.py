@@ -68,6 +68,7 @@ def read(path: Path, layout: Layout) -> Source:
     return Source(
         folder.name,
         records,
+        names_workload=True,
         directions={metric: way for metric, way in directions.items() if metric in measured},
         sampling="grid",
         notes=notes,

@@ -40,10 +40,11 @@ def infer_study(
         records.setdefault(record.optimizer, []).append(record)
     tables = {optimizer: _table(optimizer, found, source) for optimizer, found in records.items()}
     counts = {optimizer: len(_points(found)) for optimizer, found in records.items()}
+    workload = source.name or name
     content = {
         "name": name,
-        "description": f"Trials from elsewhere on {source.name}",
-        "workload": source.name,
+        "description": f"Trials from elsewhere on {workload}",
+        "workload": workload,
         "metrics": metrics,
         "select": source.select or _selection(source.metrics),
         "steps": steps,
@@ -115,7 +116,7 @@ def _interval(records: Sequence[Record], steps: int) -> int:
 
 def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[str, Any]:
     """Return an optimizer's table: its rule, and the space that its trials span."""
-    table: dict[str, Any] = {"rule": source.rules.get(optimizer, optimizer)}
+    table: dict[str, Any] = {"rule": optimizer}
     points = _points(records)
     for name in dict.fromkeys(name for record in records for name in record.hyperparameters):
         missing = [record.label for record in records if name not in record.hyperparameters]

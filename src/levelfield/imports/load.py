@@ -11,6 +11,7 @@ import numpy as np
 from levelfield.derive.rerun import reruns_of
 from levelfield.errors import UnknownName, UsageError
 from levelfield.formatting import format_hyperparameters, join_words, pluralize
+from levelfield.imports.layout import Layout
 from levelfield.imports.records import Record, Source, is_finite
 from levelfield.search import Search
 from levelfield.space import Choice, Fixed, Hyperparameters, Value
@@ -40,6 +41,14 @@ class Fitted:
 
     trials: Mapping[str, Sequence[Trial]]  # by optimizer
     notes: Sequence[str]
+
+
+def check_layout(study: Study, layout: Layout) -> None:
+    """Raise if a layout asks for something else than a study says; directions and sampling are checked by trials."""
+    for key in ("workload", "select"):
+        given, fixed = getattr(layout, key), getattr(study, key)
+        if given not in ("", fixed):
+            raise UsageError(f"{key}: the study says {fixed}, the import {given}; leave it out, or change the study")
 
 
 def fit_trials(study: Study, source: Source) -> Fitted:
@@ -86,10 +95,9 @@ def import_trials(study: Study, fitted: Fitted, store: Store, origin: str) -> Im
 
 def _check_names(study: Study, source: Source, notes: list[str]) -> None:
     """Raise if the source contradicts the study, lacks a metric of it, or has an optimizer that it does not."""
-    if study.sampling and source.sampling not in ("", study.sampling):
-        raise UsageError(
-            f"sampling: the study says {study.sampling}, the source {source.sampling}; correct one of them"
-        )
+    sampling = study.sampling or study.search
+    if source.sampling not in ("", sampling):
+        raise UsageError(f"sampling: the study says {sampling}, the source {source.sampling}; correct one of them")
     for name in dict.fromkeys(record.optimizer for record in source.records):
         if name not in study.optimizers:
             raise UnknownName.of("optimizer of this study", name, study.optimizers)

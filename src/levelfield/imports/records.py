@@ -48,13 +48,13 @@ class Record:
 class Source:
     """The trials of one workload, and what their source says about them."""
 
-    name: str  # what the trials were trained on
+    name: str  # what the trials were trained on, or the name of the source itself
     records: Sequence[Record]
+    names_workload: bool = False  # whether the source says what they were trained on
     directions: Mapping[str, Direction] = field(default_factory=dict)  # of the metrics, where the source states them
     select: str = ""  # the metric that was optimized, if the source says
     sampling: str = ""  # how points were chosen, one of SAMPLINGS, if the source says
     target: Target | None = None
-    rules: Mapping[str, str] = field(default_factory=dict)  # optimizer → rule, where their names differ
     ranges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # optimizer → key → dimension, if it says
     notes: Sequence[str] = ()  # what a reader must know: trials that were dropped or stopped early, and more
 
@@ -146,14 +146,12 @@ def distinct(records: Sequence[Record], where: str, *, labeled: bool) -> tuple[l
     repetitions: list[Record] = []
     dropped: list[Record] = []
     for record in records:
-        point = tuple(sorted(record.hyperparameters.items()))
-        key = (record.optimizer, point, record.seed, record.index)
-        first = kept.setdefault(key, record)
+        first = kept.setdefault(key_of(record), record)
         if first is record:
             continue
         if labeled and record.label != first.label and record.seed is None and record.index is None:
             repetitions.append(record)
-        elif _same_results(first, record):
+        elif same_results(first, record):
             dropped.append(record)
         else:
             if record.seed is None:
@@ -176,11 +174,21 @@ def distinct(records: Sequence[Record], where: str, *, labeled: bool) -> tuple[l
     return [record for record in records if id(record) not in removed], notes
 
 
-def _same_results(first: Record, second: Record) -> bool:
+def key_of(record: Record) -> Any:
+    """Return what tells trials apart: trials with the same key must have the same results, or have no seed."""
+    return record.optimizer, tuple(sorted(record.hyperparameters.items())), record.seed, record.index
+
+
+def same_results(first: Record, second: Record) -> bool:
+    """Return whether two trials have the same curves, in 32 bits, as a store keeps them."""
     one, other = first.curve, second.curve
-    return (
-        first.status == second.status
-        and np.array_equal(one.steps, other.steps)
-        and one.values.keys() == other.values.keys()
-        and all(np.array_equal(one.values[metric], other.values[metric], equal_nan=True) for metric in one.values)
-    )
+    with np.errstate(over="ignore"):
+        return (
+            (first.status == second.status or None in (first.status, second.status))
+            and np.array_equal(one.steps, other.steps)
+            and one.values.keys() == other.values.keys()
+            and all(
+                np.array_equal(values.astype(np.float32), other.values[metric].astype(np.float32), equal_nan=True)
+                for metric, values in one.values.items()
+            )
+        )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars
 
-from levelfield.errors import DataError, UsageError, suggestion
+from levelfield.errors import DataError, suggestion
 from levelfield.formatting import pluralize
 from levelfield.imports.columns import Roles, assign
 from levelfield.imports.curves import unrolled, without_gaps
@@ -46,17 +46,12 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, layout: Layout) -> Source:
-    """Read a table of trials."""
+    """Read a table of trials. The optimizer of all is "" if nothing names it."""
     where = str(path)
     frame = read_frame(path)
     columns = [column for column in frame.columns if column != ROW]
     varying = [column for column in columns if _varies(frame[column])]
     given = assign(columns, varying, layout, where)
-    if not given.optimizer and not layout.optimizer_name:
-        raise UsageError(
-            f"{where}: no column names the optimizer; choose one with --map optimizer=COLUMN, or name the optimizer "
-            f"of all trials with --map optimizer_name=NAME"
-        )
     if given.exported:
         frame = read_frame(path, missing=[""])  # anything else is a value
     frame, roles = unrolled(frame, given, where)

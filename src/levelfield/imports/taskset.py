@@ -42,6 +42,7 @@ def read(path: Path, layout: Layout) -> Source:
     return Source(
         path.name.partition(".json")[0],
         records,
+        names_workload=True,
         directions=dict.fromkeys(metrics, Direction.MINIMIZE),
         select="valid_loss" if "valid_loss" in metrics else "",
         sampling="random",
