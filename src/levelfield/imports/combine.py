@@ -49,7 +49,7 @@ def _agreed(stated: Mapping[str, Any], what: str, option: str) -> Any:
     given = [(where, value) for where, value in stated.items() if value]
     for where, value in given[1:]:
         if value != given[0][1]:
-            remedy = f"say which with {option}, or import them apart" if option else "import them apart"
+            remedy = f"say which with {option}, or import them separately" if option else "import them separately"
             raise UsageError(f"{what}: {given[0][0]} says {given[0][1]}, {where} says {value}; {remedy}")
     return given[0][1] if given else None
 
