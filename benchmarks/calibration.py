@@ -1,6 +1,7 @@
 """How often levelfield's claims and intervals are wrong, over many simulated studies whose truth is known.
 
     python benchmarks/calibration.py [--studies 1000] [--runs 200] [--pools DIR] [--quick]
+    python benchmarks/calibration.py --pairs 100000
 
 Each cell of the grid draws studies of N trials for each optimizer from a population (benchmarks/populations.py):
 
@@ -13,6 +14,9 @@ Each cell of the grid draws studies of N trials for each optimizer from a popula
 
 With ``--pools``, other people's trials are populations, too. The last lines name the cells that miss their bar by more
 than three standard errors: 5% for false claims, 90% for the exact intervals, 85% for P(A beats B).
+
+With ``--pairs``, only the tests themselves are simulated, over many more pairs of equal pools: how often one of two is
+called better, and how often the audit would say that the general optimizer is worse.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ from scipy.special import ndtri
 
 import levelfield as lf
 from levelfield.analysis.best_of import probability_better
-from levelfield.analysis.intervals import chance_of_any
+from levelfield.analysis.intervals import chance_of_any, one_sided_tests
+from levelfield.taxonomy.audit import SIGNIFICANT
 
 SIZES = ((20, 20), (100, 100), (20, 10), (25, 5), (50, 10), (100, 20), (500, 100))
 OPTIMIZERS = (2, 3, 6, 10)
@@ -44,6 +49,7 @@ RUNS = ((10, 10), (20, 20), (50, 10), (100, 20))
 RUN_STEPS = 50
 COPIES = 6
 CHUNK = 50  # studies of a task
+PAIR_CHUNK = 5_000
 RUN_CHUNK = 10
 ATLEAST, ATMOST = 1, -1
 BARS = {"false claims": (0.05, ATMOST), "covers": (0.9, ATLEAST), "win rate covers": (0.85, ATLEAST)}
@@ -216,6 +222,28 @@ def simulate(executor: Executor, chunks: int) -> dict[tuple[str, str, int, int],
     return merged
 
 
+def equal_pairs(n: int, k: int, chunk: int) -> Counts:
+    """Test pairs of pools of uniform numbers; tests depend on ranks alone, so any distribution without ties will do."""
+    tally, random = Tally(), np.random.default_rng([n, k, chunk])
+    pairs = list(random.random((PAIR_CHUNK, 2, n)))
+    tally.add("two-sided", *(bool(claims(pair, k)) for pair in pairs))
+    tally.add("one-sided", *(p < SIGNIFICANT for p in one_sided_tests(pairs, k)))
+    return tally.result()
+
+
+def print_levels(pairs: int) -> None:
+    """Print how often the tests of one pair are wrong. Deals are the same in each test of an N and K."""
+    chunks = max(1, pairs // PAIR_CHUNK)
+    with ProcessPoolExecutor() as executor:
+        print("| N/K | two-sided | one-sided (audit) |\n|---|---|---|")
+        for n, k in SIZES:
+            results = list(executor.map(equal_pairs, [n] * chunks, [k] * chunks, range(chunks)))
+            shares = [sum(each[side][0] for each in results) / (chunks * PAIR_CHUNK) for side in results[0]]
+            print(f"| {n}/{k} | {' | '.join(f'{100 * share:.2f}' for share in shares)} |")
+    error = math.sqrt(0.05 * 0.95 / (chunks * PAIR_CHUNK))
+    print(f"percent of {chunks * PAIR_CHUNK:,} pairs; 5% has a standard error of {100 * error:.2f} points")
+
+
 def percent(count: tuple[int, int]) -> str:
     return f"{100 * count[0] / count[1]:.1f}"
 
@@ -272,7 +300,11 @@ def main() -> None:
     parser.add_argument("--pools", type=Path, help="folder with taskset/ and deberta/, other people's trials")
     parser.add_argument("--only", default="", help="only populations whose name contains this")
     parser.add_argument("--quick", action="store_true", help="100 simulated studies per cell and 10 runs")
+    parser.add_argument("--pairs", type=int, help=f"only test so many pairs of pools, a multiple of {PAIR_CHUNK:,}")
     arguments = parser.parse_args()
+    if arguments.pairs:
+        print_levels(arguments.pairs)
+        return
     studies, runs = (100, min(10, arguments.runs)) if arguments.quick else (arguments.studies, arguments.runs)
     start = time.perf_counter()
     prepare(arguments.pools, arguments.only)

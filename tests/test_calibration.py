@@ -42,6 +42,14 @@ def test_a_cell_meets_its_bars(calibration: ModuleType, part: str, name: str, n:
     assert calibration.missed_bars({(name, n, k): counts}) == []
 
 
+def test_the_tests_of_a_pair_keep_their_level(calibration: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = 2_000
+    monkeypatch.setattr(calibration, "PAIR_CHUNK", pairs)
+    for so, total in calibration.equal_pairs(25, 5, chunk=0).values():
+        assert total == pairs
+        assert 0 < so <= pairs * 0.05 + 3 * np.sqrt(pairs * 0.05 * 0.95)
+
+
 def test_a_method_that_claims_too_much_misses_its_bar(calibration: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparing the pools' own minima finds a winner in almost every study."""
     monkeypatch.setattr(calibration, "claims", lambda pools, k: [int(np.argmin([pool.min() for pool in pools]))])

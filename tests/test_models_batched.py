@@ -57,6 +57,17 @@ def assert_isolated(gradients, params, *others):
             np.testing.assert_array_equal(a[::2], b[::2])
 
 
+def assert_those_of_each_trial(model, classifier, *arguments):
+    gradients = jax.jit(model.gradients(classifier, jnp.float32))
+    got = gradients(*arguments)
+    expected = jax.jit(plain_gradients(classifier))(*arguments)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
+    assert_isolated(gradients, *arguments)
+
+
 @pytest.fixture(scope="module")
 def small_resnet():
     net = cifar10_resnet32.Net(blocks=(1, 1))
@@ -68,14 +79,7 @@ def test_resnet_gradients_at_once_are_those_of_each_trial(small_resnet):
         *trials(small_resnet),
         {"l2": jnp.array([0.0, 0.1, 0.2]), "label_smoothing": jnp.array([0.0, 0.1, 0.2])},
     )
-    gradients = jax.jit(cifar10_resnet32.gradients(small_resnet, jnp.float32))
-    got = gradients(*arguments)
-    expected = jax.jit(plain_gradients(small_resnet))(*arguments)
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
-    assert_isolated(gradients, *arguments)
+    assert_those_of_each_trial(cifar10_resnet32, small_resnet, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +90,7 @@ def small_cnn():
 
 def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn):
     arguments = (*trials(small_cnn), {"l2": jnp.array([0.0, 0.1, 0.2])})
-    gradients = jax.jit(fashion_mnist_cnn.gradients(small_cnn, jnp.float32))
-    got = gradients(*arguments)
-    expected = jax.jit(plain_gradients(small_cnn))(*arguments)
-    assert jax.tree.structure(got) == jax.tree.structure(expected)
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=5e-6)
-    assert_isolated(gradients, *arguments)
+    assert_those_of_each_trial(fashion_mnist_cnn, small_cnn, *arguments)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)])

@@ -293,6 +293,17 @@ def test_a_p_value_is_never_zero():
     assert p_value(np.arange(50.0), np.arange(50.0) + 99, 1, permutations=19) == pytest.approx(1 / 20)
 
 
+def test_a_cautious_p_value_includes_its_standard_errors():
+    """If r deals reach the lead, their share is known up to a relative standard error of 1 / √r."""
+    high, low = np.arange(50.0) + 99, np.arange(50.0)
+    only_the_observed = lead_tests([(low, high)], 1)[0]
+    assert only_the_observed.cautious_p_value(2) == pytest.approx(3 * only_the_observed.p_value)
+    stopped_early = lead_tests([(low, low)], 1)[0]
+    assert stopped_early.cautious_p_value(3) == pytest.approx(stopped_early.p_value * (1 + 3 / math.sqrt(ENOUGH)))
+    assert lead_tests([(high, low)], 1)[0].cautious_p_value(2) == 1
+    assert math.isnan(lead_tests([(np.array([]), low)], 1)[0].cautious_p_value(2))
+
+
 @given(ours=TIED, theirs=TIED, k=KS, data=st.data())
 def test_only_ranks_count(ours, theirs, k, data):
     ours, theirs = np.array(ours), np.array(theirs)

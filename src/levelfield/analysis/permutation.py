@@ -31,6 +31,11 @@ class LeadTest:
     lead: float
     p_value: float  # how often chance alone gives at least this lead
     spread: float  # standard deviation of the leads that chance gives
+    reached: int = 1  # how many deals the p-value is counted from, those that gave at least this lead
+
+    def cautious_p_value(self, margin: float) -> float:
+        """Return the p-value and so many of its standard errors: the noise of the deals must not make claims."""
+        return float(np.minimum(1.0, self.p_value * (1 + margin / math.sqrt(self.reached))))  # NaN stays NaN
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +142,12 @@ def _test_group(group: dict[int, _Ranks], k: int, permutations: int) -> Iterator
             if reached[i] + len(large) >= ENOUGH:
                 last = start + int(large[ENOUGH - reached[i] - 1])
                 del reached[i]
-                yield i, LeadTest(group[i].lead(k), ENOUGH / (last + 1), spreads[i])
+                yield i, LeadTest(group[i].lead(k), ENOUGH / (last + 1), spreads[i], ENOUGH)
             else:
                 reached[i] += len(large)
         start = stop
     for i, count in reached.items():
-        yield i, LeadTest(group[i].lead(k), (1 + count) / (1 + permutations), spreads[i])
+        yield i, LeadTest(group[i].lead(k), (1 + count) / (1 + permutations), spreads[i], 1 + count)
 
 
 def _leads_by_ties(pairs: Sequence[_Ranks], k: int, start: int, stop: int) -> dict[bytes | int, np.ndarray]:

@@ -138,13 +138,8 @@ def _record(file: Path, described: Described) -> Record:
             )
     curve, diverged = make_curve(steps, values)
     seconds = as_numbers(frame[_TIME], frame[ROW], f"{file}: {_TIME}")[-1] if _TIME in frame.columns else None
-    return Record(
-        label=described.label,
-        optimizer=described.optimizer,
-        hyperparameters=described.hyperparameters,
-        curve=curve,
-        seed=described.seed,
-        diverged=diverged,
+    return replace(
+        described.record(curve, diverged),
         seconds=seconds or 0.0,
     )
 

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,15 +245,10 @@ def _record(trial: Any, described: Described, objectives: Sequence[str], metrics
         values[metric] = [reports.get(step) if [key] == list(objectives) else None for step in steps]
         values[metric][-1] = ends.get(key, values[metric][-1])
     curve, diverged = make_curve(steps, values)
-    return Record(
-        label=described.label,
-        optimizer=described.optimizer,
-        hyperparameters=described.hyperparameters,
-        curve=curve,
-        seed=described.seed,
+    return replace(
+        described.record(curve, diverged),
         status=Status.INFEASIBLE if trial.state.name == "FAIL" else None,
         pruned=trial.state.name == "PRUNED",
-        diverged=diverged,
         started=trial.datetime_start.timestamp() if trial.datetime_start else 0.0,
         seconds=trial.duration.total_seconds() if trial.duration else 0.0,
     )

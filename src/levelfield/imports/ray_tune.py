@@ -147,13 +147,8 @@ def _record(described: Described, rows: Sequence[Result], step: str, metrics: Ma
                 raise DataError(f"{where}: {name} = {row[key]!r} at step {row[step]}: expected a number")
     curve, diverged = make_curve(steps, {name: [by_step[at].get(key) for at in steps] for name, key in metrics.items()})
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
-    return Record(
-        label=described.label,
-        optimizer=described.optimizer,
-        hyperparameters=described.hyperparameters,
-        curve=curve,
-        seed=described.seed,
-        diverged=diverged,
+    return replace(
+        described.record(curve, diverged),
         started=float(first.get("timestamp", 0.0)) - float(first.get(_SECONDS, 0.0)),
         seconds=float(last.get(_SECONDS, 0.0)),
     )

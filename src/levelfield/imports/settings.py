@@ -9,7 +9,7 @@ import numpy as np
 
 from levelfield.errors import DataError
 from levelfield.imports.layout import OPTIMIZERS, SEEDS, Layout, chosen, require
-from levelfield.imports.records import hyperparameter_names, make_hyperparameters, non_finite
+from levelfield.imports.records import Record, hyperparameter_names, make_hyperparameters, non_finite
 from levelfield.space import Hyperparameters
 from levelfield.trial import Curve
 
@@ -21,6 +21,10 @@ class Described(NamedTuple):
     optimizer: str
     seed: int | None
     hyperparameters: Hyperparameters
+
+    def record(self, curve: Curve, diverged: frozenset[str]) -> Record:
+        """Return the trial with its results."""
+        return Record(self.label, self.optimizer, self.hyperparameters, curve, self.seed, diverged=diverged)
 
 
 class Settings(NamedTuple):

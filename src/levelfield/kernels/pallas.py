@@ -38,6 +38,13 @@ def available() -> bool:
     return not unavailable_because()
 
 
+def kernel_type(precision: str) -> Any:
+    """Return the type in which kernels compute at a precision, or None if none can be used for it."""
+    if precision == "float32" or not available():
+        return None
+    return jnp.bfloat16 if precision == "bfloat16" else jnp.float32
+
+
 def unavailable_because() -> str:
     """Return why kernels cannot be used, or an empty string if they can."""
     return _unsupported_because() or next(iter(_failures), "")

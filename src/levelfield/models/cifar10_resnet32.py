@@ -8,7 +8,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from levelfield.kernels import pallas
 from levelfield.models.augmentation import pad_crop_flip, standardize
@@ -39,9 +38,8 @@ init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate
 
 def batched(precision: str) -> Callable[..., Any] | None:
     """Return the gradients of many trials at once on this device's kernels, or None without any."""
-    if precision == "float32" or not pallas.available():
-        return None
-    return gradients(CLASSIFIER, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
+    dtype = pallas.kernel_type(precision)
+    return dtype and gradients(CLASSIFIER, dtype)
 
 
 def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:

@@ -91,9 +91,8 @@ def loss(
 
 def batched(precision: Precision) -> Gradients | None:
     """Return the gradients of all slots at once, by the kernels of ``levelfield.kernels.recurrence``."""
-    if precision == "float32" or not pallas.available():
-        return None
-    return functools.partial(_gradients, jnp.bfloat16 if precision == "bfloat16" else jnp.float32)
+    dtype = pallas.kernel_type(precision)
+    return dtype and functools.partial(_gradients, dtype)
 
 
 def _gradients(

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from levelfield.analysis.best_of import HIGH, LOW
-from levelfield.analysis.intervals import LEVEL
+from levelfield.analysis.intervals import LEVEL, Interval
 from levelfield.analysis.outcomes import Outcome
 from levelfield.analysis.results import Results
 from levelfield.analysis.step_times import differ
@@ -118,20 +118,19 @@ def _steps_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]
     }
 
 
-def _steps_heading(results: Results) -> Text:
+def _target_heading(results: Results, quantity: str) -> Text:
     target = results.study.target
     assert target
-    return Text(f"median steps to {format_metric(target.metric, target.value)}", CONFIDENCE)
+    return Text(f"median {quantity} to {format_metric(target.metric, target.value)}", CONFIDENCE)
 
 
-def _steps_text(results: Results, outcome: Outcome, k: int) -> Text:
-    steps = outcome.steps_interval(k)
-    if math.isnan(steps.median):
+def _target_text(cost: Interval, shown: Callable[[float], str]) -> Text:
+    if math.isnan(cost.median):
         return Text(MISSING)
-    ends = format_ends(format_count(steps.low), format_count(steps.high), steps.low, steps.high)
-    if steps.low == math.inf:  # too few trials reach the target for the median to be finite
+    ends = format_ends(shown(cost.low), shown(cost.high), cost.low, cost.high)
+    if cost.low == math.inf:  # too few trials reach the target for the median to be finite
         ends = "not reached"
-    return Text("not reached" if math.isinf(steps.median) else format_count(steps.median), ends)
+    return Text("not reached" if math.isinf(cost.median) else shown(cost.median), ends)
 
 
 def _seconds_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, Any]:
@@ -143,22 +142,6 @@ def _seconds_numbers(results: Results, outcome: Outcome, k: int) -> dict[str, An
     seconds = outcome.seconds_interval(k)
     ends = {"seconds_to_target_low": seconds.low, "seconds_to_target_high": seconds.high}
     return numbers | {"seconds_to_target": seconds.median} | ends
-
-
-def _seconds_heading(results: Results) -> Text:
-    target = results.study.target
-    assert target
-    return Text(f"median time to {format_metric(target.metric, target.value)}", CONFIDENCE)
-
-
-def _seconds_text(results: Results, outcome: Outcome, k: int) -> Text:
-    seconds = outcome.seconds_interval(k)
-    if math.isnan(seconds.median):
-        return Text(MISSING)
-    ends = format_ends(format_seconds(seconds.low), format_seconds(seconds.high), seconds.low, seconds.high)
-    if seconds.low == math.inf:
-        ends = "not reached"
-    return Text("not reached" if math.isinf(seconds.median) else format_seconds(seconds.median), ends)
 
 
 def _reached_text(results: Results, outcome: Outcome, k: int) -> Text:
@@ -221,11 +204,17 @@ COLUMNS = (
         shown=lambda results: reported_metric(results) != results.study.select,
         possible=lambda results: len(next(iter(results.outcomes.values())).metrics) > 1,
     ),
-    Column("steps", heading=_steps_heading, text=_steps_text, numbers=_steps_numbers, shown=_has_target),
+    Column(
+        "steps",
+        heading=lambda results: _target_heading(results, "steps"),
+        text=lambda results, outcome, k: _target_text(outcome.steps_interval(k), format_count),
+        numbers=_steps_numbers,
+        shown=_has_target,
+    ),
     Column(
         "seconds",
-        heading=_seconds_heading,
-        text=_seconds_text,
+        heading=lambda results: _target_heading(results, "time"),
+        text=lambda results, outcome, k: _target_text(outcome.seconds_interval(k), format_seconds),
         numbers=_seconds_numbers,
         shown=_has_seconds,
         is_secondary=True,

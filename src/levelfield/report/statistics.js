@@ -199,10 +199,10 @@ const relevant = (n, k) => Math.ceil(n * (1 - CONSTANTS.negligible ** (1 / (2 * 
 
 /** How often chance alone would give ours as large a lead over theirs, for each pair of pools [ours, theirs].
  *
- * The permutations are those of Python, and pairs of the same sizes share them. Yields now and then, so that a page
- * can do something else in between.
+ * The p-values include a margin of so many standard errors. The permutations are those of Python, and pairs of the same
+ * sizes share them. Yields now and then, so that a page can do something else in between.
  */
-function* leadTests(pairs, k, permutations = CONSTANTS.permutations) {
+function* leadTests(pairs, k, margin, permutations = CONSTANTS.permutations) {
   const pValues = new Array(pairs.length).fill(NaN), groups = new Map();
   pairs.forEach(([ours, theirs], i) => {
     const ranks = ranksOf(ours, theirs), { n, m } = ranks, key = `${m} ${n}`;
@@ -215,11 +215,13 @@ function* leadTests(pairs, k, permutations = CONSTANTS.permutations) {
     if (!ties.has(pattern)) ties.set(pattern, { ends, open: [] });
     ties.get(pattern).open.push({ i, reached: 0, least: leadOf(ranks.counts, ends, a, b) - CONSTANTS.tolerance });
   });
-  for (const group of groups.values()) yield* groupTests(group, permutations, pValues);
+  for (const group of groups.values()) yield* groupTests(group, margin, permutations, pValues);
   return pValues;
 }
 
-function* groupTests({ n, m, a, b, ties }, permutations, pValues) {
+function* groupTests({ n, m, a, b, ties }, margin, permutations, pValues) {
+  // The p-value of a lead that so many of the permutations made have reached, and a margin for its noise.
+  const cautious = (reached, made) => Math.min(1, reached / made * (1 + margin / Math.sqrt(reached)));
   const { enough } = CONSTANTS, counts = new Int32Array(n + 1);
   let open = [...ties.values()];
   const last = open.reduce((last, { ends }) => Math.max(last, ends.at(-1)), 0);
@@ -231,7 +233,7 @@ function* groupTests({ n, m, a, b, ties }, permutations, pValues) {
       const lead = leadOf(counts, pattern.ends, a, b);
       for (const test of pattern.open) {
         if (lead < test.least || ++test.reached < enough) continue;
-        pValues[test.i] = enough / (r + 1);
+        pValues[test.i] = cautious(enough, r + 1);
         isDecided = true;
       }
     }
@@ -239,7 +241,9 @@ function* groupTests({ n, m, a, b, ties }, permutations, pValues) {
     open.forEach(pattern => { pattern.open = pattern.open.filter(({ reached }) => reached < enough); });
     open = open.filter(pattern => pattern.open.length);
   }
-  for (const pattern of open) for (const { i, reached } of pattern.open) pValues[i] = (1 + reached) / (1 + permutations);
+  for (const pattern of open) {
+    for (const { i, reached } of pattern.open) pValues[i] = cautious(1 + reached, 1 + permutations);
+  }
 }
 
 /** Writes how many of the first 1, 2, … of n values are ours in permutation r. */
@@ -269,9 +273,9 @@ function* comparePairs(pools, k, independent = true) {
   return pairs.map((pair, i) => ({ ...pair, p: pValues[i] }));
 }
 
-/** The p-values of the lead that either of two pools has: twice that of the leader's, and a margin for their noise. */
+/** The p-values of the lead that either of two pools has: twice that of the leader's. */
 function* twoSidedTests(pairs, k) {
-  const { many, fewestPermutations, permutationsPerClaim, significance, enough, margin } = CONSTANTS;
+  const { many, fewestPermutations, permutationsPerClaim, significance, margin } = CONSTANTS;
   const needed = Math.round(permutationsPerClaim * pairs.length / significance);
   const areMany = pairs.some(([ours, theirs]) => relevant(ours.length + theirs.length, k) > many);
   const permutations = Math.max(areMany ? fewestPermutations : CONSTANTS.permutations, needed);
@@ -279,9 +283,13 @@ function* twoSidedTests(pairs, k) {
     const { counts, ends, n, m } = ranksOf(ours, theirs);
     return leadOf(counts, ends, later(m, k, true), later(n - m, k, true)) >= 0;
   };
-  const pValues = yield* leadTests(pairs.map(pair => (leads(pair) ? pair : [pair[1], pair[0]])), k, permutations);
-  return pValues.map(p => Math.min(1, 2 * p * (1 + margin / Math.sqrt(Math.min(p * (1 + permutations), enough)))));
+  const leaders = pairs.map(pair => (leads(pair) ? pair : [pair[1], pair[0]]));
+  const pValues = yield* leadTests(leaders, k, margin, permutations);
+  return pValues.map(p => Math.min(1, 2 * p));
 }
+
+/** The p-values of the lead that ours has over theirs, as one_sided_tests returns them. */
+const oneSidedTests = (pairs, k) => leadTests(pairs, k, CONSTANTS.oneSidedMargin);
 
 const [FIRST_MULTIPLIER, SECOND_MULTIPLIER] = CONSTANTS.multipliers;
 

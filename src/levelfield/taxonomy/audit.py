@@ -17,8 +17,9 @@ from typing import Any
 from levelfield.analysis.best_of import check_k
 from levelfield.analysis.boundaries import boundaries
 from levelfield.analysis.health import MOST_INFEASIBLE, STILL_IMPROVING
+from levelfield.analysis.intervals import one_sided_tests
 from levelfield.analysis.outcomes import Outcome
-from levelfield.analysis.permutation import holm, lead_tests
+from levelfield.analysis.permutation import holm
 from levelfield.analysis.ranges import Place
 from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, format_range
@@ -92,9 +93,9 @@ def audit(results: Results, k: int) -> list[Finding]:
     check_k(k)
     edges = inclusions(results.study)
     outcomes = [(results.outcome(edge.special), results.outcome(edge.general)) for edge in edges]
-    tests = lead_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
+    p_values = one_sided_tests([(special.ranked(), general.ranked()) for special, general in outcomes], k)
     untested = [_untested(special, general, k) for special, general in outcomes]
-    raw = [math.nan if reason else test.p_value for test, reason in zip(tests, untested, strict=True)]
+    raw = [math.nan if reason else p for p, reason in zip(p_values, untested, strict=True)]
     findings = []
     for edge, covered, p, reason in zip(edges, coverages(results), holm(raw), untested, strict=True):
         worse = better = math.nan

@@ -8,7 +8,7 @@ live("inclusions", {
     const known = pair =>
       view.independent && pair.every(({ pool }) => pool.length >= view.k) && pair.some(optimizer => optimizer.known);
     const pools = pairs.map(pair => (known(pair) ? pair.map(({ ranked }) => ranked) : [[], []]));
-    return { ...data, findings: findingsOf(view, data, holm(yield* leadTests(pools, view.k))) };
+    return { ...data, findings: findingsOf(view, data, holm(yield* oneSidedTests(pools, view.k))) };
   },
 
   rows: (view, panel, { edges, nodes, findings }) => [
