@@ -584,6 +584,16 @@ def test_an_imported_study_cannot_be_run(command, folder):
     assert "were imported, so levelfield cannot train more of them" in err
 
 
+def test_checking_imported_trials_tells_no_cost_of_training(command, folder):
+    write_csv(folder / "sweep.csv")
+    assert command("import", "sweep.csv", "--infer", "--sampling", "random")[0] == 0
+    code, out, _ = command("check", "sweep.toml")
+    assert (code, "sweep: valid" in out, "cost" in out, "trial-steps" in out) == (0, True, False, False)
+    assert "trial_steps" not in json.loads(command("check", "sweep.toml", "--json")[1])
+    code, _, err = command("check", "sweep.toml", "--measure")
+    assert (code, "its trials come from elsewhere" in err) == (2, True)
+
+
 def test_every_reading_command_works_on_imported_trials(command, folder):
     write_csv(folder / "sweep.csv", 30)
     assert command("import", "sweep.csv", "--infer", "--sampling", "random")[0] == 0
