@@ -242,10 +242,14 @@ def check(
     from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
 
-    facts, unusual = study.cost(), departures(study)
+    facts, unusual, trainable = study.cost(), departures(study), is_trainable(study)
+    if measure and not trainable:
+        raise UsageError(f"{study.name}: its trials come from elsewhere, so there is no training to --measure")
+    if not trainable:
+        del facts["trial_steps"]
     obstacle, parts = None, {}
     try:
-        if is_trainable(study):
+        if trainable:
             prepared(study, slots=slot_count(slots))
             found = {name: parts_of(study, name) for name in study.optimizers}
             parts = {name: by_part for name, by_part in found.items() if by_part}
@@ -282,13 +286,14 @@ def check(
             row("", f"updated by {part}: {_shortened(list(shapes))}")
     counts = [(len(study.optimizers), "optimizer"), (study.pool, "trial"), (study.steps, "step")]
     product = " × ".join(pluralize(number, noun) for number, noun in counts)
-    row("cost", f"{product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
+    if trainable:
+        row("cost", f"{product} = {facts['trial_steps']:,} trial-steps if all trials are feasible")
     if measure:
         compiling = facts["compilation_seconds"]
         part = f", {format_duration(compiling)} of it compilation" if compiling else ""
         rate = f"{facts['trial_steps_per_second']:,.0f} trial-steps/s"
         row("time", f"about {format_duration(3600 * facts['hours'])} on this machine ({rate}{part})")
-    elif is_trainable(study):
+    elif trainable:
         row("time", "'levelfield check --measure' estimates it for this machine")
     if warning := pool_sentence(study):
         row("pool", f"warning: {warning}")

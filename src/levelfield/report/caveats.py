@@ -14,6 +14,7 @@ from levelfield.formatting import join_words, pluralize
 from levelfield.study import Study, workload_of
 from levelfield.user_code import is_other_version
 
+_FULL = 0.9  # trials that reach this share of the longest one's steps were not stopped early
 _UNFAIR = "there are no confidence intervals, and nothing is tested"
 _NO_SEARCH = f"the best of them does not tell what another search would find: {_UNFAIR}"
 _SAMPLING = {
@@ -41,6 +42,7 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
         lines.append(sampling_sentence(study))
     if study.inferred:
         lines.append(inferred_sentence(study))
+    lines += stopped_sentences(study, pools)
     lines += [*_code_of_pools(study, pools), *code_sentences, *failure_sentences(pools)]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
@@ -52,6 +54,20 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
+
+
+def stopped_sentences(study: Study, pools: Mapping[str, PoolState]) -> list[str]:
+    """Say which trials from elsewhere were stopped early, and what that means for their results."""
+    longest = max((step for pool in pools.values() for step in pool.last_steps), default=0)
+    stopped = {name: sum(step < _FULL * longest for step in pool.last_steps) for name, pool in pools.items()}
+    if not study.sampling or not any(stopped.values()):
+        return []
+    counts = [f"{n:,} of {len(pools[name].last_steps):,} feasible trials of {name}" for name, n in stopped.items() if n]
+    return [
+        f"However, {join_words(counts)} ended early, before the others, and count with their last values. These are "
+        f"results of a search that stops trials early: its trials are of different lengths and may depend on each "
+        f"other, and full trials might rank the optimizers differently."
+    ]
 
 
 def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:
