@@ -21,7 +21,9 @@ from levelfield.export import write_trials
 from levelfield.imports import Record, Source, read_source
 from levelfield.imports.infer import infer_dimension, infer_study
 from levelfield.imports.load import Imported, fit_trials, import_trials
-from levelfield.reading import read
+from levelfield.reading import read, read_states
+from levelfield.report.methods import methods
+from levelfield.report.narrative import caveats, pool_caveats
 from levelfield.store import Store
 from levelfield.trial import Curve, Direction
 
@@ -276,6 +278,32 @@ def test_pruned_trials_count_with_their_last_values(store):
     assert any("stopped early count with their last values" in note for note in result.notes)
     assert finals(study, store)[-1] == pytest.approx(0.8)
     assert result.notes == store.provenance(study.identity("mine"))[0]["notes"]
+
+
+def test_a_reader_is_told_first_how_many_trials_were_stopped_early(store):
+    """A trial that ends shortly before the others was not; neither was one that diverged."""
+    ends = {"mine": [100, 40, 100, 20, 92, 100], "other": [100] * 6}
+    records = [
+        record(name, 0.1 * (n + 1), end, learning_rate=0.1 * (n + 1), pruned=end < 100)
+        for name in ends
+        for n, end in enumerate(ends[name])
+    ]
+    diverged = frozenset({"train_loss", "valid_error"})
+    records.append(record("other", np.nan, 10, learning_rate=0.7, diverged=diverged))
+    study = inferred(records)
+    imported(study, source(records), store)
+    results = read(study, store)
+    sampled, _, told = caveats(results)
+    assert "were drawn at random" in sampled
+    assert told.startswith("However, 2 of 6 feasible trials of mine ended early, before the others, and count with")
+    assert pool_caveats(study, read_states(study, store)) == caveats(results)
+    assert told in " ".join(methods(results)["methods.md"].split())
+
+
+def test_nothing_is_said_about_early_stops_if_there_are_none(store):
+    study = inferred(random_records())
+    imported(study, source(random_records()), store)
+    assert not any("ended early" in line for line in caveats(read(study, store)))
 
 
 def changed(study: lf.Study, **changes: Any) -> lf.Study:

@@ -189,6 +189,7 @@ class TestEveryStore:
                 finals = [trial.curve.final(metric) for trial in store.trials("sgd")]
                 np.testing.assert_array_equal(ends.final, np.array(finals, np.float32))
                 assert ends.code == ["", "", "v2", "v2"]
+                assert ends.last_step.tolist() == [20, 0, 0, 10]
             assert len(store.ends("momentum", "train_loss").index) == 0
 
     def test_equal_provenance_is_stored_once(self, location: str) -> None:

@@ -58,12 +58,13 @@ def read_states(study: Study, store: Store) -> dict[str, PoolState]:
         window = pool_window(statuses, study.pool)
         inside = ends.index < len(window)
         feasible = np.array([status is Status.FEASIBLE for status in ends.status], bool) & inside
+        last_steps = ends.last_step[feasible].tolist()
         count = PoolCount.of(statuses, study.pool, study.points(name))
         values = sign * ends.final[feasible & np.isfinite(ends.final)]
         best = float(sign * values.min()) if len(values) else None
         codes = [code for code, here in zip(ends.code, inside, strict=True) if here]
         failed = [failure for failure in store.failures(study.identity(name)) if failure.index in window]
-        states[name] = PoolState(count, best, codes, failed)
+        states[name] = PoolState(count, best, codes, last_steps, failed)
     return states
 
 

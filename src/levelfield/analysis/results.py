@@ -46,6 +46,7 @@ class PoolState:
     count: PoolCount
     best: float | None  # final value of the selection metric; None if no trial has a finite one
     codes: Sequence[str]  # digest of the custom code of each trial
+    last_steps: Sequence[int]  # of each feasible trial
     failures: Sequence[FailedTrial] = ()
 
 
@@ -193,6 +194,7 @@ class Results:
                 self.count(name),
                 outcome.best_trial.curve.final(self.study.select) if outcome.best_trial else None,
                 [trial.code for trial in self.trials[name]],
+                [int(trial.curve.steps[-1:].sum()) for trial in outcome.pool],  # 0 if it has none
                 self.failures.get(name, ()),
             )
             for name, outcome in self.outcomes.items()

@@ -11,7 +11,7 @@ from levelfield.analysis.results import Results
 from levelfield.formatting import format_metric, join_words, pluralize
 from levelfield.report.columns import PERCENTILES, reported_metric
 from levelfield.report.latex import latex
-from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence
+from levelfield.report.narrative import code_sentences, provenance_sentences, sampling_sentence, stopped_sentences
 from levelfield.report.spaces import space_tables
 from levelfield.schedules import WARMUP
 from levelfield.study import Refined, Study, workload_of
@@ -67,6 +67,7 @@ def _search(results: Results) -> Iterator[str]:
     study = results.study
     if study.sampling:
         yield f"The trials were not trained by levelfield but imported. {sampling_sentence(study)}"
+        yield from stopped_sentences(study, results.states)
     elif study.search == "grid":
         yield "Each optimizer's hyperparameters were searched over a grid of its own."
     else:

@@ -38,6 +38,7 @@ from levelfield.trial import StepTime
 from levelfield.user_code import is_other_version
 from levelfield.usual import departures
 
+_FULL = 0.9  # trials that reach this share of the longest one's steps were not stopped early
 _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
 
 
@@ -111,6 +112,7 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
         lines.append(sampling_sentence(study))
     if study.inferred:
         lines.append(inferred_sentence(study))
+    lines += stopped_sentences(study, pools)
     lines += [*_code_of_pools(study, pools), *code_sentences, *failure_sentences(pools)]
     counts = [pool.count for pool in pools.values()]
     if not study.replacement and any(count.feasible == default_k(study, counts) for count in counts):
@@ -122,6 +124,20 @@ def pool_caveats(study: Study, pools: Mapping[str, PoolState], code_sentences: S
         instead = f"see {held_out} instead" if held_out else "no other data are held out"
         lines.append(f"Trials are selected by {study.select}, so their {study.select} is optimistic; {instead}.")
     return lines
+
+
+def stopped_sentences(study: Study, pools: Mapping[str, PoolState]) -> list[str]:
+    """Say which trials from elsewhere were stopped early, and what that means for their results."""
+    longest = max((step for pool in pools.values() for step in pool.last_steps), default=0)
+    stopped = {name: sum(step < _FULL * longest for step in pool.last_steps) for name, pool in pools.items()}
+    if not study.sampling or not any(stopped.values()):
+        return []
+    counts = [f"{n:,} of {len(pools[name].last_steps):,} feasible trials of {name}" for name, n in stopped.items() if n]
+    return [
+        f"However, {join_words(counts)} ended early, before the others, and count with their last values. These are "
+        f"results of a search that stops trials early: its trials are of different lengths and may depend on each "
+        f"other, and full trials might rank the optimizers differently."
+    ]
 
 
 def failure_sentences(pools: Mapping[str, PoolState]) -> list[str]:

@@ -26,17 +26,19 @@ class Ends:
     status: list[Status]
     final: np.ndarray  # a metric at the last step; NaN if it was not measured
     code: list[str]  # digest of the custom code of each
+    last_step: np.ndarray
 
 
 def ends_of(rows: Sequence[Any], codes: Mapping[str, str]) -> Ends:
-    """Return how trials ended, from rows of index, status, provenance ("" if it does not matter) and last value.
+    """Return how trials ended, from rows of index, status, provenance ("" if it does not matter), last value and step.
 
     Raises KeyError if a row has an unknown status or provenance.
     """
-    indices, statuses, origins, values = zip(*rows, strict=True) if rows else ((), (), (), ())
+    indices, statuses, origins, values, steps = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    last_step = np.frombuffer(b"".join((step or b"").rjust(8, b"\0") for step in steps), "<i8")
     final = np.frombuffer(b"".join(value or _NO_VALUE for value in values), "<f4")
     known = [_STATUS[status] for status in statuses]
-    return Ends(np.array(indices, int), known, final, [codes[key] if key else "" for key in origins])
+    return Ends(np.array(indices, int), known, final, [codes[key] if key else "" for key in origins], last_step)
 
 
 def row_of(optimizer: str, trial: Trial, metrics: list[str], origin: str) -> dict[str, Any]:
@@ -103,3 +105,8 @@ def last_value(metric: str, metrics: list[str]) -> sa.ColumnElement[Any]:
         return sa.null()
     end = (metrics.index(metric) + 1) * sa.func.length(trials.c.steps) // 2
     return sa.func.substr(trials.c.curve, end - 3, 4)  # counted from 1
+
+
+def last_step() -> sa.ColumnElement[Any]:
+    """Return the last step of a curve as eight bytes."""
+    return sa.func.substr(trials.c.steps, sa.func.length(trials.c.steps) - 7, 8)

@@ -15,7 +15,7 @@ from levelfield.pool import PoolCount
 from levelfield.store import claims, failures
 from levelfield.store.claims import Open, Runner, Worker
 from levelfield.store.database import Database
-from levelfield.store.rows import Ends, ends_of, last_value, problem_of, row_of, trials_of
+from levelfield.store.rows import Ends, ends_of, last_step, last_value, problem_of, row_of, trials_of
 from levelfield.store.schema import SCHEMA_VERSION, meta, metadata, optimizers, provenance, step_times, trials
 from levelfield.study import digest
 from levelfield.trial import Direction, FailedTrial, Failure, Status, StepTime, Trial
@@ -411,7 +411,7 @@ class Store:
         def work(connection: sa.Connection) -> tuple[dict[str, str], Sequence[Any]]:
             names, codes = sorted(self._metrics(connection, optimizer)), self._codes(connection, optimizer)
             origin = trials.c.provenance if any(codes.values()) else sa.literal("")
-            query = sa.select(trials.c.index, trials.c.status, origin, last_value(metric, names))
+            query = sa.select(trials.c.index, trials.c.status, origin, last_value(metric, names), last_step())
             return codes, connection.execute(
                 query.where(trials.c.optimizer == optimizer).order_by(trials.c.index)
             ).all()
