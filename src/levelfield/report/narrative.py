@@ -53,7 +53,7 @@ def sentences(results: Results) -> list[str]:
     for name in ready:
         count = results.count(name)
         if not count.full:
-            trials = f"{count.feasible} of {count.n} feasible trials"
+            trials = f"{count.feasible:,} of {count.n:,} feasible trials"
             where = "in that part of its space" if results.narrowed_spaces else "so far"
             lines.append(f"{name} has {trials} {where}.")
     lines += _infeasible(results, ready)
@@ -71,7 +71,7 @@ def pool_sentence(study: Study) -> str | None:
     fewer = math.floor(study.pool * study.trials / needed)
     return (
         f"pool = {study.pool} is less than 4.3 × trials, so the confidence intervals are open: such a pool does "
-        f"not bound the median best of {study.trials} from {side}. That takes pool = {needed} or more"
+        f"not bound the median best of {study.trials:,} from {side}. That takes pool = {needed} or more"
         + (f", or trials = {fewer} or fewer." if fewer else ".")
     )
 
@@ -79,8 +79,10 @@ def pool_sentence(study: Study) -> str | None:
 def _left_out(results: Results, name: str) -> str:
     outcome, k = results.outcome(name), results.k()
     if outcome.pool and outcome.best_trial:
-        return f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k}; it is not ranked yet."
-    missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
+        return (
+            f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k:,}; it is not ranked yet."
+        )
+    missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried:,} tried)"
     return f"{name} has no {missing}; it is left out of the ranking."
 
 
