@@ -612,6 +612,19 @@ def test_an_imported_study_cannot_be_run(command, folder):
     assert "were imported, so levelfield cannot train more of them" in err
 
 
+def test_large_numbers_of_trials_have_commas(command, folder):
+    write_csv(folder / "sweep.csv", 2400, valid_error=[0.1, *[0.5] * 2398, float("nan")])
+    code, out, _ = command("import", "sweep.csv", "--infer", "--sampling", "random")
+    assert (code, "adam_like: 1,200 trials" in out) == (0, True)
+    for arguments, words in (
+        (["report", "sweep.toml"], "1,200 of 1,200"),
+        (["status", "sweep.toml"], "1,199/1,200 feasible"),
+        (["export", "sweep.toml", "-o", "out.csv"], "(2,400 rows)"),
+    ):
+        code, out, err = command(*arguments)
+        assert (code, words in out + err) == (0, True), (out, err)
+
+
 def test_checking_imported_trials_tells_no_cost_of_training(command, folder):
     write_csv(folder / "sweep.csv")
     assert command("import", "sweep.csv", "--infer", "--sampling", "random")[0] == 0

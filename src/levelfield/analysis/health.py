@@ -91,7 +91,7 @@ def checks(
             share,
             MOST_INFEASIBLE,
             share <= MOST_INFEASIBLE,
-            f"{share:.0%} of {len(trials)} trials are infeasible{location}",
+            f"{share:.0%} of {len(trials):,} trials are infeasible{location}",
             "Narrow the space there" if location else "Narrow the space, most likely the learning rate",
         )
     ranked = outcome.ranked()

@@ -337,6 +337,7 @@ def export(
 ) -> None:
     """Write stored trials to Parquet, CSV, or an Optuna storage."""
     from levelfield.export import check_format, write_trials
+    from levelfield.formatting import pluralize
     from levelfield.reading import read_states
     from levelfield.report.caveats import pool_caveats
     from levelfield.store import without_password
@@ -346,7 +347,7 @@ def export(
 
         with open_store(study, store, out) as opened:
             count = write_optuna(study, opened, optuna)
-        typer.echo(f"wrote {count} trials to {without_password(optuna)}", err=True)
+        typer.echo(f"wrote {pluralize(count, 'trial')} to {without_password(optuna)}", err=True)
         return
     check_format(output)
     if os.path.lexists(output) and not force:
@@ -355,7 +356,7 @@ def export(
         for sentence in pool_caveats(study, read_states(study, opened)):
             tell(sentence, err=True)
         rows = write_trials(study, opened, output, curves=curves)
-    typer.echo(f"wrote {output} ({rows} rows)", err=True)
+    typer.echo(f"wrote {output} ({pluralize(rows, 'row')})", err=True)
 
 
 def _print_status(
@@ -400,7 +401,7 @@ def _print_status(
     for name, pool in pools.items():
         best = MISSING if pool.best is None else format_metric(study.select, pool.best)
         typer.echo(
-            f"{name:<{width}} {pool.count.feasible}/{pool.count.n} feasible, {pool.count.infeasible} infeasible, "
+            f"{name:<{width}} {pool.count.feasible:,}/{pool.count.n:,} feasible, {pool.count.infeasible:,} infeasible, "
             f"best {study.select} {best}"
         )
     for worker in workers:

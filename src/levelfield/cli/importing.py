@@ -156,7 +156,7 @@ def _print(study: "Study", name: str, location: str, result: "Imported", place: 
     from levelfield.study import workload_of
 
     for optimizer in study.optimizers:
-        infeasible = f", {count} of them infeasible" if (count := result.infeasible[optimizer]) else ""
+        infeasible = f", {count:,} of them infeasible" if (count := result.infeasible[optimizer]) else ""
         again = f", and {pluralize(count, 'rerun')}" if (count := result.reruns[optimizer]) else ""
         tell(f"{optimizer}: {pluralize(result.trials[optimizer], 'trial')}{infeasible}{again}")
     if result.known:

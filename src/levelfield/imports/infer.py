@@ -122,7 +122,7 @@ def _table(optimizer: str, records: Sequence[Record], source: Source) -> dict[st
         missing = [record.label for record in records if name not in record.hyperparameters]
         if missing:
             raise UsageError(
-                f"{optimizer}: {name} is missing in {len(missing)} of {len(records)} trials, such as {missing[0]}; "
+                f"{optimizer}: {name} is missing in {len(missing):,} of {len(records):,} trials, such as {missing[0]}; "
                 f"fill it in, leave it out with --map ignore=COLUMN, or give these trials another optimizer's name"
             )
         stated = source.ranges.get(optimizer, {})

@@ -120,7 +120,7 @@ def _check_budget(study: Study, source: Source, notes: list[str]) -> None:
     whole = workload_of(study).feasibility
     if short := [record for record in early if not record.pruned and record.feasible(whole)]:
         raise UsageError(
-            f"{pluralize(len(short), 'trial')} of {len(source.records)} end before step {study.steps:,}, the study's "
+            f"{pluralize(len(short), 'trial')} of {len(source.records):,} end before step {study.steps:,}, the study's "
             f"steps: {short[0].label} at {int(short[0].curve.steps[-1]):,}; lower steps, which cuts the others off, or "
             f"leave these trials out"
         )

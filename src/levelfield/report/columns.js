@@ -34,7 +34,7 @@ const COLUMNS = new Map(Object.entries({
       return [formatPercent(probability), formatEnds(formatPercent, low, high)];
     },
   },
-  feasible: { cell: (view, optimizer) => [`${optimizer.pool.length} of ${optimizer.tried.length}`] },
+  feasible: { cell: (view, optimizer) => [`${formatCount(optimizer.pool.length)} of ${formatCount(optimizer.tried.length)}`] },
   hyperparameters: { cell: (view, optimizer) => [optimizer.bestHyperparameters()] },
 }));
 

@@ -224,7 +224,7 @@ COLUMNS = (
     Column(
         "feasible",
         heading=lambda results: Text("feasible"),
-        text=lambda results, outcome, k: Text(f"{len(outcome.pool)} of {outcome.tried}"),
+        text=lambda results, outcome, k: Text(f"{len(outcome.pool):,} of {outcome.tried:,}"),
         numbers=_trial_numbers,
     ),
     Column(

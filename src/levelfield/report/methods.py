@@ -86,12 +86,12 @@ def _search(results: Results) -> Iterator[str]:
     if pools == [study.pool]:
         yield f"The pool of each optimizer holds its first {pluralize(study.pool, 'feasible trial')}."
     else:
-        counts = [f"{len(outcome.pool)} ({name})" for name, outcome in results.outcomes.items()]
-        yield f"The pools were not all complete; of {study.pool} feasible trials they hold {join_words(counts)}."
+        counts = [f"{len(outcome.pool):,} ({name})" for name, outcome in results.outcomes.items()]
+        yield f"The pools were not all complete; of {study.pool:,} feasible trials they hold {join_words(counts)}."
     lost = {name: outcome.tried - len(outcome.pool) for name, outcome in results.outcomes.items()}
     yield "A trial is feasible if its training loss stays finite."
     if any(lost.values()):
-        counts = [f"{count} ({name})" for name, count in lost.items() if count]
+        counts = [f"{count:,} ({name})" for name, count in lost.items() if count]
         yield f"Infeasible trials were left out and replaced by the next points: {join_words(counts)}."
     else:
         yield "All trials were feasible."

@@ -49,7 +49,7 @@ def sentences(results: Results) -> list[str]:
     for name in ready:
         count = results.count(name)
         if not count.full:
-            trials = f"{count.feasible} of {count.n} feasible trials"
+            trials = f"{count.feasible:,} of {count.n:,} feasible trials"
             where = "in that part of its space" if results.narrowed_spaces else "so far"
             lines.append(f"{name} has {trials} {where}.")
     lines += _infeasible(results, ready)
@@ -61,8 +61,10 @@ def sentences(results: Results) -> list[str]:
 def _left_out(results: Results, name: str) -> str:
     outcome, k = results.outcome(name), results.k()
     if outcome.pool and outcome.best_trial:
-        return f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k}; it is not ranked yet."
-    missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried} tried)"
+        return (
+            f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k:,}; it is not ranked yet."
+        )
+    missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried:,} tried)"
     return f"{name} has no {missing}; it is left out of the ranking."
 
 

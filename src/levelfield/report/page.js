@@ -168,8 +168,8 @@ function narrowedText({ k, optimizers }, ranges) {
     + (choices ? `{${range.map(i => choices[i]).join(", ")}}` : range.map(end => formatGeneral(end, RANGE_DIGITS)).join(" … "));
   return optimizers.filter((_, i) => ranges[i].some(range => range)).map(({ name, number, axes, pool }) => {
     const kept = ranges[number].flatMap((range, axis) => (range ? [rangeText(range, axes[axis])] : []));
-    const few = pool.length < k ? `, fewer than K = ${k}` : "";
-    const left = pool.length ? `${pool.length} of its feasible trials are left${few}` : "none of its feasible trials is left";
+    const few = pool.length < k ? `, fewer than K = ${formatCount(k)}` : "";
+    const left = pool.length ? `${formatCount(pool.length)} of its feasible trials are left${few}` : "none of its feasible trials is left";
     return `${name} with ${kept.join(", ")}: ${left}.`;
   }).join(" ");
 }
