@@ -25,7 +25,7 @@ Gradients = Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree
 
 
 def check_kind(kind: str) -> None:
-    """Raise if this is no kind of workload."""
+    """Raise unless this is a known kind of workload."""
     if kind not in get_args(WorkloadKind):
         raise UnknownName.of("kind of workload", str(kind), filter(None, get_args(WorkloadKind)))
 

@@ -38,7 +38,7 @@ def as_integers(values: polars.Series, rows: polars.Series, where: str) -> polar
 def as_settings(values: polars.Series, rows: polars.Series, where: str) -> polars.Series:
     """Return a column as integers, numbers, switches or text: the first of these that all its values are.
 
-    NaN is no value: programs write it where a setting does not apply. Lists are text.
+    NaN counts as missing: programs write it where a setting does not apply. Lists are text.
     """
     if values.dtype == polars.List:
         values = polars.Series([None if each is None else json.dumps(each, default=str) for each in values.to_list()])
