@@ -88,7 +88,7 @@ def optimizer_hyperparameters(name: str) -> dict[str, Hyperparameter] | None:
 def _within_domain(name: str, hyperparameter: Hyperparameter) -> Hyperparameter:
     """Give a hyperparameter the domain of its name, unless its default shows that it is something else.
 
-    For example, the beta of optimistic gradient descent is 1 by default, because it does not belong to a moving average.
+    For example, the beta of optimistic gradient descent is 1 by default: it does not belong to a moving average.
     """
     domain, default = _DOMAINS.get(name), hyperparameter.default
     if domain is None or not (default is None or domain.allows(default)):
