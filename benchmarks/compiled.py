@@ -1,0 +1,185 @@
+"""What a workload's training step becomes on an H200: its kernels, their memory traffic, and their registers.
+
+    pip install '.[cuda]'         # gigabytes, but no GPU is needed
+    python benchmarks/compiled.py war_and_peace_gpt --precision bfloat16 [--slots 1] [--most 20]
+
+XLA compiles the step with Adam for an H200 that this machine does not have. It chooses implementations of products and
+convolutions by rules instead of trying them, so some kernels differ from those of a run. A kernel's traffic is the size
+of its arguments and results, even if it reads only a part of an argument. The time is what this traffic takes at the
+H200's measured 4.2 TB/s. The table has amounts per trial, and one line for kernels that differ only in the block of the
+network.
+
+A kernel that has too few registers spills: it keeps numbers in memory. These are listed with their bytes per thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import math
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # for all that is not compiled
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from aligned import table
+from data_sets import prepare
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from levelfield.rules import get_rule
+from levelfield.training.program import load_data
+from levelfield.training.step import Job, gradients_of, start, train, trial_key
+from levelfield.workload import Precision
+from levelfield.workloads import get_workload
+
+MEMORY = 4.2e12  # bytes per second, measured
+SLOTS = {"fashion_mnist_cnn": 32, "cifar10_resnet32": 64, "war_and_peace_lstm": 528}  # the fastest on an H200
+ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8}
+FREE = ("get-tuple-element", "tuple", "parameter", "constant", "bitcast", "while", "conditional")  # no kernels
+H200 = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 10 }
+gpu_device_info {
+  name: "NVIDIA H200" device_vendor: "NVIDIA Corporation" device_address_bits: 64 ecc_enabled: true
+  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
+  driver_version: "13.0.0" runtime_version: "13.0.0" compile_time_toolkit_version: "13.0.0" dnn_version: "9.10.0"
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_block_limit: 65536 registers_per_core_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  l2_cache_size: 52428800 device_memory_size: 151397597184 memory_bandwidth: 4800000000000
+}
+"""
+
+
+class Kernel(NamedTuple):
+    """What tells kernels apart, and the bytes of arguments and results of one of them."""
+
+    name: str
+    result: str
+    operation: str
+    read: int
+    written: int
+
+
+def compiled(name: str, precision: Precision, slots: int, folder: str) -> str:
+    """Return the program of a workload's training steps with Adam; XLA writes its parts into a folder."""
+    device = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=H200).devices[0]
+    workload = get_workload(name)
+    job = Job(workload, get_rule("adam"), "constant", 1_000_000, workload.batch_size, 20, ADAM, precision=precision)
+    mesh = Mesh(np.array([device]), ("slots",))
+
+    def on_device(tree: Any, spec: PartitionSpec) -> Any:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec)), tree)
+
+    split, whole = PartitionSpec("slots"), PartitionSpec()
+    seeds = jax.ShapeDtypeStruct((slots,), jnp.uint32)
+    numbers = dict.fromkeys(ADAM, jax.ShapeDtypeStruct((slots,), jnp.float32))
+    model = jax.eval_shape(jax.vmap(lambda seed: workload.init(trial_key(seed, 0, 0))), seeds)
+    held = jax.eval_shape(jax.vmap(functools.partial(start, job)), seeds, numbers, model)
+    data = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, load_data(workload).train))
+    jax.default_backend = lambda: "gpu"  # what the training code asks for
+    jax.local_devices = lambda **_: [device]
+    loop = functools.partial(train, job, gradients_of(workload, precision))
+    spread = jax.shard_map(loop, mesh=mesh, in_specs=(split, whole), out_specs=split, check_vma=False)
+    lowered = jax.jit(spread, donate_argnums=0).lower(on_device(held, split), on_device(data, whole))
+    return str(lowered.compile({"xla_gpu_autotune_level": 0, "xla_dump_to": folder}).as_text())
+
+
+def size(shape: str) -> int:
+    """Return the bytes of an array or of a tuple of arrays, given as HLO writes its type."""
+    arrays = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
+    return sum(BYTES.get(dtype, 0) * math.prod(map(int, filter(None, sides.split(",")))) for dtype, sides in arrays)
+
+
+def kernels_of_a_step(program: str) -> list[Kernel]:
+    """Return the kernels in the body of the loop over steps: the loop with the most traffic."""
+    computations = dict(re.findall(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL))
+    bodies = [list(kernels(computations[name])) for name in set(re.findall(r"body=%?([\w.\-]+)", program))]
+    return max(bodies, key=traffic)
+
+
+def kernels(computation: str) -> Iterator[Kernel]:
+    shapes: dict[str, str] = {}
+    for line in computation.splitlines():
+        found = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)(.*)", line)
+        if not found:
+            continue
+        name, shape, kind, operands, rest = found.groups()
+        shapes[name] = shape
+        if kind in FREE:
+            continue
+        read = sum(size(shapes.get(operand, "")) for operand in re.findall(r"%([\w.\-]+)", operands))
+        operation = re.search(r'op_name="([^"]*)"', rest)
+        place = re.sub(r"_\d+\b", "", operation[1].split("closed_call/")[-1]) if operation else ""
+        result = re.sub(r"\{[^}]*\}", "", shape)
+        yield Kernel(re.sub(r"[._]*\d*$", "", name), result, place, read, size(shape))
+
+
+def traffic(kernels: list[Kernel]) -> int:
+    return sum(kernel.read + kernel.written for kernel in kernels)
+
+
+def spills(folder: str) -> list[str]:
+    """Return the kernels that spill, with the bytes that each thread stores."""
+    tools = [*Path(topologies.__file__).parents[2].glob("nvidia/*/bin/ptxas"), shutil.which("ptxas")]
+    assembler = next(filter(None, tools), None)
+    if assembler is None:
+        return ["unknown: there is no ptxas"]
+
+    def assembled(file: Path) -> list[str]:
+        command = [str(assembler), "-v", "-arch=sm_90a", str(file), "-o", f"{file}.cubin"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        found = re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", said, re.DOTALL)
+        return [f"{name} ({stored} bytes)" for name, stored in found if int(stored)]
+
+    with ThreadPoolExecutor() as pool:
+        return sorted(line for lines in pool.map(assembled, Path(folder).glob("*jit_train*.ptx")) for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload")
+    parser.add_argument("--precision", default="bfloat16", choices=("float32", "tf32", "bfloat16"))
+    parser.add_argument("--slots", type=int, help="default: what is fastest on an H200")
+    parser.add_argument("--most", type=int, default=20, help="how many lines of kernels to print")
+    arguments = parser.parse_args()
+    slots = arguments.slots or SLOTS.get(arguments.workload, 1)
+    prepare([arguments.workload], random=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = kernels_of_a_step(compiled(arguments.workload, arguments.precision, slots, folder))
+        spilling = spills(folder)
+    groups: dict[tuple[str, ...], list[Kernel]] = collections.defaultdict(list)
+    for kernel in found:
+        groups[kernel[:3]].append(kernel)
+    rows = [["kernel", "times", "MB read", "MB written", "µs", "operation"]]
+    for (name, _, operation), members in sorted(groups.items(), key=lambda item: -traffic(item[1])):
+        megabytes = [sum(kernel[i] for kernel in members) / slots / 1e6 for i in (3, 4)]
+        microseconds = traffic(members) / slots / MEMORY * 1e6
+        numbers = [f"{len(members)}", *(f"{number:.2f}" for number in (*megabytes, microseconds))]
+        rows.append([name, *numbers, operation[-70:]])
+    print(table(rows[: arguments.most + 1]))
+    each = traffic(found) / slots
+    print(f"{arguments.workload}, {arguments.precision}, --slots {slots}: {len(found)} kernels; for each trial "
+          f"{each / 1e6:,.0f} MB, at least {each / MEMORY * 1e6:,.0f} µs")  # fmt: skip
+    print(f"kernels that spill: {', '.join(spilling) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
