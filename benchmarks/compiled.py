@@ -1,13 +1,13 @@
-"""What a workload's training step becomes on an H200: its kernels, their memory traffic, and their registers.
+"""What a workload's training step becomes on a GPU: its kernels, their memory traffic, and their registers.
 
     pip install '.[cuda]'         # gigabytes, but no GPU is needed
-    python benchmarks/compiled.py war_and_peace_gpt --precision bfloat16 [--slots 1] [--most 20]
+    python benchmarks/compiled.py war_and_peace_gpt --precision bfloat16 [--slots 1] [--gpu a100]
 
-XLA compiles the step with Adam for an H200 that this machine does not have. It chooses implementations of products and
-convolutions by rules instead of trying them, so some kernels differ from those of a run. A kernel's traffic is the size
-of its arguments and results, even if it reads only a part of an argument. The time is what this traffic takes at the
-H200's measured 4.2 TB/s. The table has amounts per trial, and one line for kernels that differ only in the block of the
-network.
+XLA compiles the step with Adam for a GPU that this machine does not have, by default an H200. It chooses how to compute
+products and convolutions by rules instead of trying them, so some kernels differ from those of a run. The traffic of a
+kernel is the size of its arguments and results, even if it reads only a part of an argument. The time is what this
+traffic takes at the memory's speed. The table has amounts per trial, and one line for kernels that differ only in the
+block of the network.
 
 A kernel that has too few registers spills: it keeps numbers in memory. These are listed with their bytes per thread.
 """
@@ -44,28 +44,48 @@ from levelfield.training.step import Job, gradients_of, start, train, trial_key
 from levelfield.workload import Precision
 from levelfield.workloads import get_workload
 
-MEMORY = 4.2e12  # bytes per second, measured
 SLOTS = {"fashion_mnist_cnn": 32, "cifar10_resnet32": 64, "war_and_peace_lstm": 528}  # the fastest on an H200
 ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8}
 FREE = ("get-tuple-element", "tuple", "parameter", "constant", "bitcast", "while", "conditional")  # no kernels
-H200 = """
+TARGET = """
 platform_name: "CUDA"
-device_description_str: "NVIDIA H200"
-dnn_version_info { major: 9 minor: 10 }
-gpu_device_info {
-  name: "NVIDIA H200" device_vendor: "NVIDIA Corporation" device_address_bits: 64 ecc_enabled: true
-  cuda_compute_capability { major: 9 feature_extension: ACCELERATED_FEATURES }
+device_description_str: "{gpu.name}"
+dnn_version_info {{ major: 9 minor: 10 }}
+gpu_device_info {{
+  name: "{gpu.name}" device_vendor: "NVIDIA Corporation" device_address_bits: 64 ecc_enabled: true
+  cuda_compute_capability {{ {gpu.capability} }}
   driver_version: "13.0.0" runtime_version: "13.0.0" compile_time_toolkit_version: "13.0.0" dnn_version: "9.10.0"
-  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
-  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  core_count: {gpu.processors} fpus_per_core: 128 clock_rate_ghz: 1.9
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: {gpu.threads}
   registers_per_block_limit: 65536 registers_per_core_limit: 65536
-  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: {gpu.shared} shared_memory_per_core: {processor_shared}
   thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
   block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  l2_cache_size: 52428800 device_memory_size: 151397597184 memory_bandwidth: 4800000000000
-}
+  l2_cache_size: 50000000 device_memory_size: 141000000000 memory_bandwidth: 4800000000000
+}}
 """
+
+
+class Gpu(NamedTuple):
+    name: str
+    capability: str
+    architecture: str  # as the assembler calls it
+    processors: int
+    threads: int  # of a processor
+    shared: int  # bytes of fast memory that a program can have
+
+    @property
+    def target(self) -> str:
+        return TARGET.format(gpu=self, processor_shared=self.shared + 1024)
+
+
+GPUS = {
+    "h200": Gpu("NVIDIA H200", "major: 9 feature_extension: ACCELERATED_FEATURES", "sm_90a", 132, 2048, 232_448),
+    "b200": Gpu("NVIDIA B200", "major: 10 feature_extension: ACCELERATED_FEATURES", "sm_100a", 148, 2048, 232_448),
+    "a100": Gpu("NVIDIA A100", "major: 8", "sm_80", 108, 2048, 166_912),
+    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", "major: 8 minor: 9", "sm_89", 128, 1536, 101_376),
+}
 
 
 class Kernel(NamedTuple):
@@ -78,9 +98,9 @@ class Kernel(NamedTuple):
     written: int
 
 
-def compiled(name: str, precision: Precision, slots: int, folder: str) -> str:
+def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, folder: str) -> str:
     """Return the program of a workload's training steps with Adam; XLA writes its parts into a folder."""
-    device = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=H200).devices[0]
+    device = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=gpu.target).devices[0]
     workload = get_workload(name)
     job = Job(workload, get_rule("adam"), "constant", 1_000_000, workload.batch_size, 20, ADAM, precision=precision)
     mesh = Mesh(np.array([device]), ("slots",))
@@ -136,7 +156,7 @@ def traffic(kernels: list[Kernel]) -> int:
     return sum(kernel.read + kernel.written for kernel in kernels)
 
 
-def spills(folder: str) -> list[str]:
+def spills(gpu: Gpu, folder: str) -> list[str]:
     """Return the kernels that spill, with the bytes that each thread stores."""
     tools = [*Path(topologies.__file__).parents[2].glob("nvidia/*/bin/ptxas"), shutil.which("ptxas")]
     assembler = next(filter(None, tools), None)
@@ -144,7 +164,7 @@ def spills(folder: str) -> list[str]:
         return ["unknown: there is no ptxas"]
 
     def assembled(file: Path) -> list[str]:
-        command = [str(assembler), "-v", "-arch=sm_90a", str(file), "-o", f"{file}.cubin"]
+        command = [str(assembler), "-v", f"-arch={gpu.architecture}", str(file), "-o", f"{file}.cubin"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         found = re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", said, re.DOTALL)
         return [f"{name} ({stored} bytes)" for name, stored in found if int(stored)]
@@ -158,26 +178,29 @@ def main() -> None:
     parser.add_argument("workload")
     parser.add_argument("--precision", default="bfloat16", choices=("float32", "tf32", "bfloat16"))
     parser.add_argument("--slots", type=int, help="default: what is fastest on an H200")
+    parser.add_argument("--gpu", default="h200", choices=GPUS)
+    parser.add_argument("--memory", type=float, default=4.2, help="TB/s; default: an H200's, measured")
     parser.add_argument("--most", type=int, default=20, help="how many lines of kernels to print")
     arguments = parser.parse_args()
+    gpu, speed = GPUS[arguments.gpu], arguments.memory * 1e12
     slots = arguments.slots or SLOTS.get(arguments.workload, 1)
     prepare([arguments.workload], random=True)
     with tempfile.TemporaryDirectory() as folder:
-        found = kernels_of_a_step(compiled(arguments.workload, arguments.precision, slots, folder))
-        spilling = spills(folder)
+        found = kernels_of_a_step(compiled(gpu, arguments.workload, arguments.precision, slots, folder))
+        spilling = spills(gpu, folder)
     groups: dict[tuple[str, ...], list[Kernel]] = collections.defaultdict(list)
     for kernel in found:
         groups[kernel[:3]].append(kernel)
     rows = [["kernel", "times", "MB read", "MB written", "µs", "operation"]]
     for (name, _, operation), members in sorted(groups.items(), key=lambda item: -traffic(item[1])):
         megabytes = [sum(kernel[i] for kernel in members) / slots / 1e6 for i in (3, 4)]
-        microseconds = traffic(members) / slots / MEMORY * 1e6
+        microseconds = traffic(members) / slots / speed * 1e6
         numbers = [f"{len(members)}", *(f"{number:.2f}" for number in (*megabytes, microseconds))]
         rows.append([name, *numbers, operation[-70:]])
     print(table(rows[: arguments.most + 1]))
     each = traffic(found) / slots
     print(f"{arguments.workload}, {arguments.precision}, --slots {slots}: {len(found)} kernels; for each trial "
-          f"{each / 1e6:,.0f} MB, at least {each / MEMORY * 1e6:,.0f} µs")  # fmt: skip
+          f"{each / 1e6:,.0f} MB, at least {each / speed * 1e6:,.0f} µs")  # fmt: skip
     print(f"kernels that spill: {', '.join(spilling) or 'none'}")
 
 

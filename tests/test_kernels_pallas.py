@@ -140,10 +140,11 @@ def test_a_run_goes_on_without_kernels_that_cannot_be_compiled(
     assert len(attempts) == 1
 
 
-def test_a_kernel_that_needs_too_much_shared_memory_is_not_a_matter_of_slots() -> None:
+def test_a_kernel_that_needs_too_much_of_its_processors_memory_is_not_a_matter_of_slots() -> None:
     for text, expected in (
         ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte.", True),
         ("RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 131072, available: 101376", False),
+        ("RESOURCE_EXHAUSTED: Tensor memory size limit exceeded: requested 640, available: 512", False),  # a B200's
         ("INTERNAL: ptxas failed", False),
     ):
         assert out_of_memory(jax.errors.JaxRuntimeError(text)) is expected

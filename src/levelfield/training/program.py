@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -69,10 +70,10 @@ def check_accelerator() -> None:
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, so that fewer slots may help.
 
-    They do not help if a kernel needs more of the fast memory that its processor shares.
+    They do not help if a kernel needs more of its processor's own memory.
     """
     text = str(error)
-    return "RESOURCE_EXHAUSTED" in text and "shared memory" not in text.lower()
+    return "RESOURCE_EXHAUSTED" in text and not re.search("(shared|tensor) memory", text, re.IGNORECASE)
 
 
 class _Common:
