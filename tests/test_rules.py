@@ -391,6 +391,12 @@ def nothing(**hyperparameters): ...
         (lambda: lf.register_rule("x", nothing, {}, evaluated=5), "rule 'x': evaluated = 5: expected a function of"),
         (lambda: lf.register_rule("x", nothing, 5), "rule 'x': hyperparameters = 5: expected a mapping"),
         (lambda: lf.register_workload(5), r"register_workload\(5\): expected an lf.Workload"),
+        (lambda: lf.register_dataset("x", 5), r"register_dataset\('x', 5\): expected an lf.Dataset"),
+        (lambda: lf.load_study(5), r"load_study\(5\): expected the path to a .toml file"),
+        (lambda: lf.load_study("wilson").only("adam"), r"only\('adam'\): expected a list of names"),
+        (lambda: lf.compare("wilson"), r"'wilson': expected an lf.Study; lf.load_study\('wilson'\) loads one"),
+        (lambda: lf.ladder(5), "5: expected an lf.Study"),
+        (lambda: lf.Comparison.load(5), "5: expected an lf.Study"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_refused(call, words):

@@ -25,7 +25,7 @@ from levelfield.executors import Executor
 from levelfield.listener import Listener
 from levelfield.reading import read
 from levelfield.store import Store
-from levelfield.study import Study
+from levelfield.study import Study, expect_study
 from levelfield.taxonomy.audit import Finding, audit
 from levelfield.trial import FailedTrial, StepTime, Target, Trial
 
@@ -42,7 +42,7 @@ class Comparison:
     @classmethod
     def load(cls, study: Study, store: str | Path | Store | None = None) -> Comparison:
         """Read a study's trials from a store, by default the one that the CLI uses for that study."""
-        with run.opened(study, store, create=False) as opened:
+        with run.opened(expect_study(study), store, create=False) as opened:
             return cls(read(study, opened))
 
     @property
@@ -246,6 +246,7 @@ def compare(
     Trials that train for longer than ``checkpoint_minutes`` are saved that often, in a folder next to the store, and a
     run that was killed continues from there; 0 saves none.
     """
+    study = expect_study(study)
     results, _ = run.compare(
         study,
         store,
@@ -263,7 +264,7 @@ def compare(
 
 def ladder(study: Study) -> Study:
     """Return a study of tuning protocols: the learning rate alone, then more and more of the hyperparameters."""
-    return ladders.ladder(study)
+    return ladders.ladder(expect_study(study))
 
 
 def refine(comparison: Comparison, name: str | None = None) -> Refinement:

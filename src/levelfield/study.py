@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from levelfield.command import Command
-from levelfield.errors import SpaceError, StudyError, UnknownName, suggestion
+from levelfield.errors import SpaceError, StudyError, UnknownName, UsageError, suggestion
 from levelfield.hyperparameters import Hyperparameter
 from levelfield.rules import rule_file
 from levelfield.study_file import built_in_studies, read_study, to_toml, without_schedule
@@ -268,6 +268,8 @@ class Study(BaseModel):
 
     def only(self, names: Iterable[str]) -> Study:
         """Return the study with some of its optimizers."""
+        if isinstance(names, str):
+            raise UsageError(f"only({names!r}): expected a list of names, such as [{names!r}]")
         return self.replace(optimizers={name: self.optimizer(name).spec() for name in names})
 
     def spec(self) -> dict[str, Any]:
@@ -391,11 +393,21 @@ def _floats(content: Any) -> Any:
 
 def load_study(source: str | Path) -> Study:
     """Load a study from a TOML file, or a built-in one by name."""
+    if not isinstance(source, str | Path):
+        raise UsageError(f"load_study({source!r}): expected the path to a .toml file or the name of a built-in study")
     content = read_study(source)
     try:
         return Study(**content)
     except (StudyError, SpaceError, UnknownName) as error:
         raise StudyError(f"{source}: {error}") from None
+
+
+def expect_study(value: object) -> Study:
+    """Return the value if it is a study; raise otherwise."""
+    if isinstance(value, Study):
+        return value
+    hint = f"; lf.load_study({value!r}) loads one" if isinstance(value, str) else ""
+    raise UsageError(f"{value!r}: expected an lf.Study{hint}")
 
 
 def _one_line(error: ValidationError) -> str:

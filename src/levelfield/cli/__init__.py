@@ -1,6 +1,7 @@
 """The commands, each a few lines over the library. Results go to stdout, progress and errors to stderr."""
 
 import gc
+import re
 import sys
 from typing import Any
 
@@ -16,7 +17,14 @@ __all__ = ["app", "comparing", "importing", "listing", "main", "searching", "sum
 # An invalid command line. Recent versions of typer bring their own copy of click, so take it from where typer does.
 _CommandLineError: Any = sys.modules[typer.BadParameter.__module__].ClickException
 _INTERRUPTED = 130
-_PYDANTICS = "Value error, "  # what recent versions of typer begin some messages with
+# What recent versions of typer say in pydantic's words → what we say.
+_PLAIN = {
+    "Value error, ": "",
+    "Input should be a valid integer.*": "expected an integer",
+    "Input should be a valid number.*": "expected a number",
+    "Input should be greater than or equal to": "expected at least",
+    "Input should be less than or equal to": "expected at most",
+}
 
 
 def main() -> None:
@@ -38,7 +46,9 @@ def _run() -> int:
             raise KeyboardInterrupt
         return code
     except _CommandLineError as error:
-        message = error.format_message().replace(_PYDANTICS, "")
+        message = error.format_message()
+        for theirs, ours in _PLAIN.items():
+            message = re.sub(theirs, ours, message)
         typer.echo(message if message.startswith("Usage:") else f"levelfield: {message}", err=True)
         return int(error.exit_code)
     except LevelfieldError as error:

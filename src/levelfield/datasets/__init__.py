@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from levelfield.datasets import cache
 from levelfield.datasets.sources import Dataset, NotDownloaded, Report, download
-from levelfield.errors import DataError, UnknownName
+from levelfield.errors import DataError, UnknownName, UsageError
 from levelfield.registry import Packaged, Registry
 
 
@@ -40,6 +40,8 @@ _registered: Registry[Dataset] = Registry(
 
 def register_dataset(name: str, dataset: Dataset) -> Dataset:
     """Make a data set available by this name. An earlier one of the same name is replaced, but not what is cached."""
+    if not isinstance(dataset, Dataset):
+        raise UsageError(f"register_dataset({name!r}, {dataset!r}): expected an lf.Dataset")
     return _registered.add(name, dataset)
 
 
