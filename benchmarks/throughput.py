@@ -83,6 +83,10 @@ class Slots:
         jax.block_until_ready(self._held)
         return self.slots * self._interval
 
+    def compiled_text(self) -> str:
+        """Return the training program as XLA compiled it."""
+        return self._program.text
+
 
 # ---------------------------------------------------------------------------- measurement
 

@@ -277,6 +277,11 @@ class Program:
         return int(self._common.mesh.size)
 
     @property
+    def text(self) -> str:
+        """The loop over the steps as XLA compiled it."""
+        return str(self._train.as_text())
+
+    @property
     def memory(self) -> int:
         """The bytes that a device needs to train its slots, according to the compiler; 0 if it does not say."""
         sizes: Any = self._train.memory_analysis()
