@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training_helpers import lowered_for_cuda
+from training_helpers import lowered_for_cuda, relative_error
 
 from levelfield.kernels import pallas
 from levelfield.kernels.dropout import dropped, random_bytes
@@ -41,16 +41,6 @@ def gradients(function: Any, arguments: Any) -> Any:
 
     found, results = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(projected, recurrent, bias)
     return *results, *found
-
-
-def relative_error(actual: Any, expected: Any) -> float:
-    """The largest relative error of an array in a tree, in the norm."""
-
-    def error(a: jax.Array, b: jax.Array) -> float:
-        assert a.shape == b.shape
-        return float(jnp.linalg.norm((a - b).ravel()) / jnp.linalg.norm(b.ravel()))
-
-    return max(jax.tree.leaves(jax.tree.map(error, actual, expected)))
 
 
 @pytest.mark.parametrize(("slots", "time", "batch", "units"), [(2, 3, 5, 16), (1, 1, 16, 32)])

@@ -56,6 +56,17 @@ def lowered_for_cuda(function: Callable[..., Any], *arguments: Any) -> str:
     return str(lowered.as_text())
 
 
+def relative_error(actual: Any, expected: Any) -> float:
+    """Return the largest relative error of an array in a tree, in the norm."""
+
+    def error(a: jax.Array, b: jax.Array) -> float:
+        assert a.shape == b.shape
+        wide = b.astype(jnp.float32)
+        return float(jnp.linalg.norm((a.astype(jnp.float32) - wide).ravel()) / jnp.linalg.norm(wide.ravel()))
+
+    return max(jax.tree.leaves(jax.tree.map(error, actual, expected)))
+
+
 def stretches(job: Job, slots: int, points: list[Point]) -> list[Progress]:
     return list(train(program(job, slots), "optimizer", from_list(points)))
 
