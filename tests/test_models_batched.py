@@ -12,8 +12,9 @@ import pytest
 from training_helpers import lowered_for_cuda
 
 from levelfield.kernels import pallas
-from levelfield.models import batched_cnn, cifar10_resnet32, fashion_mnist_cnn
+from levelfield.models import batched_cnn, batched_transformer, cifar10_resnet32, fashion_mnist_cnn, war_and_peace_gpt
 from levelfield.models.layers import max_pool
+from levelfield.models.transformer import GPT, LanguageModel
 
 SLOTS, EXAMPLES = 3, 3
 
@@ -144,4 +145,67 @@ def test_gradients_at_full_size_are_as_precise_as_those_of_xla(model):
     # bfloat16 has three bits less than TF32.
     for precision, allowed in (("tf32", 3 * usual), ("bfloat16", 3 * 8 * usual)):
         got = jax.jit(model.batched(precision))(*arguments)[1]
+        assert relative_error(got, expected) < allowed, precision
+
+
+# ---------------------------------------------------------------------------- transformers
+
+GPT_MODEL = LanguageModel(GPT(characters=11, length=12, layers=2, width=32, heads=2, dropout=0.2, spread=0.3))
+
+
+def texts(language, sequences, seed=0):
+    """Return the arguments of ``gradients`` for trials with random parameters and characters."""
+    keys = jax.random.split(jax.random.key(seed), SLOTS)
+    params, _ = jax.vmap(language.init)(keys)
+    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    shape = (SLOTS, sequences, language.net.length + 1)
+    characters = np.random.default_rng(seed).integers(0, language.net.characters, shape, dtype=np.uint8)
+    return params, (), characters, keys, {}
+
+
+@pytest.fixture(scope="module")
+def gpt_gradients():
+    return jax.jit(batched_transformer.gradients(GPT_MODEL.net, jnp.float32))
+
+
+def test_gpt_gradients_at_once_are_those_of_each_trial(gpt_gradients):
+    arguments = texts(GPT_MODEL, 3)
+    got, expected = gpt_gradients(*arguments), jax.jit(plain_gradients(GPT_MODEL))(*arguments)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
+    assert all(a.dtype == b.dtype for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
+    assert relative_error(got[1], expected[1]) < 1e-4
+    assert_isolated(gpt_gradients, *arguments)
+
+
+def test_gpt_gradients_in_bfloat16_are_near_those_in_float32(gpt_gradients):
+    arguments = texts(GPT_MODEL, 3)
+    losses, got, _ = jax.jit(batched_transformer.gradients(GPT_MODEL.net, jnp.bfloat16))(*arguments)
+    expected_losses, expected, _ = gpt_gradients(*arguments)
+    np.testing.assert_allclose(losses, expected_losses, rtol=0.02)
+    assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {np.dtype(np.float32)}
+    assert relative_error(got, expected) < 0.1
+
+
+def test_kernels_of_the_gpt_lower_for_cuda():
+    language = LanguageModel(GPT(83, 256, layers=1, width=384, heads=6, dropout=0.2))
+    arguments = jax.eval_shape(lambda: texts(language, 2))
+    arguments = (*arguments[:2], jax.ShapeDtypeStruct((SLOTS, 2, 257), jnp.uint8), *arguments[3:])
+    for dtype in (jnp.float32, jnp.bfloat16):
+        lowered = lowered_for_cuda(batched_transformer.gradients(language.net, dtype), *arguments)
+        assert lowered.count("triton") >= 4
+
+
+@pytest.mark.gpu
+def test_gpt_gradients_at_full_size_are_as_precise_as_those_of_xla():
+    if not pallas.available():
+        pytest.skip("there is no GPU with kernels")
+    arguments = texts(war_and_peace_gpt.MODEL, 8)
+    plain = plain_gradients(war_and_peace_gpt.MODEL)
+    with jax.default_matmul_precision("highest"):
+        expected = jax.jit(plain)(*arguments)[1]
+    with jax.default_matmul_precision("tensorfloat32"):
+        usual = relative_error(jax.jit(plain)(*arguments)[1], expected)
+    for precision, allowed in (("tf32", 3 * usual), ("bfloat16", 3 * 8 * usual)):
+        got = jax.jit(war_and_peace_gpt.batched(precision))(*arguments)[1]
         assert relative_error(got, expected) < allowed, precision

@@ -30,7 +30,7 @@ class Net(nn.Module):
         x = Dense(self.width, name="embedding")(x) + positions
         for _ in range(self.layers):
             block = Block(self.heads, 4 * self.width, bias=True, causal=False, kernel_init=normal, output_init=smaller)
-            x = block(x, train)
+            x = block(x)
         return Dense(10, name="head")(LayerNorm(bias=True)(x).mean(1))
 
 

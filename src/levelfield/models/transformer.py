@@ -6,7 +6,7 @@ attention its softmax, in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from levelfield.models.layers import Dense, Dropout, classification_metrics, cross_entropy
+from levelfield.kernels.dropout import dropped, random_bytes
+from levelfield.models.layers import Dense, classification_metrics, cross_entropy
 
 
 class LayerNorm(nn.Module):
@@ -77,19 +78,23 @@ class Block(nn.Module):
     bias: bool = False  # in the hidden layer and the normalizations
     epsilon: float = 1e-5
     causal: bool = True
-    dropout: float = 0.0
+    drop: int = 0  # of 256 numbers that are added to the residual stream
     kernel_init: Any = nn.initializers.glorot_uniform()
     output_init: Any = None
 
     @nn.compact
-    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+    def __call__(self, x: jax.Array, noise: Sequence[jax.Array] | None = None) -> jax.Array:
+        """Map (batch, length, width) to the same; ``noise`` has random bytes for each of the two additions."""
         attention = Attention(self.heads, self.causal, self.kernel_init, self.output_init)
         tokens = x.reshape(-1, x.shape[-1])
         attended = attention(self._norm()(tokens).reshape(x.shape)).reshape(tokens.shape)
-        tokens = tokens + Dropout(self.dropout)(attended, train)
+        tokens = tokens + self._kept(attended, noise, 0)
         hidden = self.activation(self._dense(self.hidden, self.kernel_init)(self._norm()(tokens)))
         back = self._dense(x.shape[-1], self.output_init or self.kernel_init)(hidden)
-        return (tokens + Dropout(self.dropout)(back, train)).reshape(x.shape)
+        return (tokens + self._kept(back, noise, 1)).reshape(x.shape)
+
+    def _kept(self, tokens: jax.Array, noise: Sequence[jax.Array] | None, place: int) -> jax.Array:
+        return tokens if noise is None else dropped(tokens, noise[place].reshape(tokens.shape), self.drop)
 
     def _norm(self) -> LayerNorm:
         return LayerNorm(self.epsilon, self.bias)
@@ -102,7 +107,7 @@ class GPT(nn.Module):
     """A decoder of GPT-2's kind that predicts the next character, as in nanoGPT without biases.
 
     The embedding of the characters is also the matrix of the logits. Dropout acts on the embedding and on what is added
-    to the residual stream, not on the attention weights.
+    to the residual stream, not on the attention weights. It is as near to its probability as random bytes come.
     """
 
     characters: int
@@ -114,19 +119,35 @@ class GPT(nn.Module):
     spread: float = 0.02  # standard deviation of the initial weights
 
     @nn.compact
-    def __call__(self, characters: jax.Array, train: bool = False) -> jax.Array:
-        """Map characters of (batch, length) to logits of the character after each position, in float32."""
+    def __call__(self, characters: jax.Array, noise: Sequence[jax.Array] | None = None) -> jax.Array:
+        """Map characters of (batch, length) to logits of the character after each position, in float32.
+
+        In training, ``noise`` has what ``draw_noise`` draws.
+        """
         normal, smaller = (nn.initializers.normal(self.spread / scale) for scale in (1, (2 * self.layers) ** 0.5))
         table = self.param("embedding", normal, (self.characters, self.width))
         positions = self.param("position_embedding", normal, (self.length, self.width))
         # A product, because the gradient of a lookup adds up the rows one by one.
         x = jax.nn.one_hot(characters, self.characters, dtype=table.dtype) @ table
-        x = Dropout(self.dropout)(x + positions[: x.shape[1]], train)
-        for _ in range(self.layers):
-            block = Block(self.heads, 4 * self.width, dropout=self.dropout, kernel_init=normal, output_init=smaller)
-            x = block(x, train)
+        x = x + positions[: x.shape[1]]
+        x = x if noise is None else dropped(x, noise[0], self.drop)
+        for layer in range(self.layers):
+            block = Block(self.heads, 4 * self.width, drop=self.drop, kernel_init=normal, output_init=smaller)
+            x = block(x, noise and noise[1 + 2 * layer : 3 + 2 * layer])
         logits = LayerNorm()(x) @ table.T
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+
+    @property
+    def drop(self) -> int:
+        """How many of 256 numbers are dropped."""
+        return round(256 * self.dropout)
+
+    def draw_noise(self, key: jax.Array, batch: int, length: int) -> list[jax.Array] | None:
+        """Draw a byte for each number that may be dropped: of the embedding, and two arrays per block."""
+        if not self.drop:
+            return None
+        keys = jax.random.split(key, 1 + 2 * self.layers)
+        return [random_bytes(each, (batch, length, self.width)) for each in keys]
 
 
 @dataclass(frozen=True)
@@ -141,7 +162,8 @@ class LanguageModel:
     def loss(
         self, params: Any, state: Any, batch: Any, key: jax.Array, hyperparameters: Mapping[str, Any]
     ) -> tuple[jax.Array, Any]:
-        logits = self.net.apply({"params": params}, batch[:, :-1], train=True, rngs={"dropout": key})
+        inputs = batch[:, :-1]
+        logits = self.net.apply({"params": params}, inputs, self.net.draw_noise(key, *inputs.shape))
         return cross_entropy(logits, batch[:, 1:].astype(jnp.int32)), state
 
     def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:

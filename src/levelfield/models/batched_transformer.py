@@ -1,0 +1,92 @@
+"""GPTs of many trials at once, on kernels for a GPU.
+
+This computes what ``transformer.GPT`` computes in training, with all arrays on a leading axis of slots. Dropout, the
+residual connections and the normalizations after them are fused, and attention never stores its scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from levelfield.kernels.attention import attention
+from levelfield.kernels.dropout import dropped
+from levelfield.kernels.lookup import lookup
+from levelfield.kernels.products import batched_product
+from levelfield.kernels.residual import added_and_normalized, normalized
+from levelfield.models.transformer import GPT
+from levelfield.workload import Gradients
+
+
+def gradients(net: GPT, dtype: Any) -> Gradients:
+    """Return the gradients of many trials of a GPT, with activations of this type."""
+
+    def compute(
+        params: Any, state: Any, batch: jax.Array, keys: jax.Array, hyperparameters: Mapping[str, Any]
+    ) -> tuple[jax.Array, Any, Any]:
+        characters = batch.astype(jnp.int32)
+        size, length = batch.shape[1], batch.shape[2] - 1
+        noise = jax.vmap(lambda key: net.draw_noise(key, size, length))(keys)
+
+        def total(params: Any) -> tuple[jax.Array, jax.Array]:
+            logits = _logits(net, params, characters[..., :-1], noise, dtype)
+            chosen = jnp.take_along_axis(logits, characters[..., 1:, None], -1)[..., 0]
+            losses = (jax.nn.logsumexp(logits, -1) - chosen).mean((1, 2))
+            return losses.sum(), losses
+
+        found, losses = jax.grad(total, has_aux=True)(params)
+        return losses, found, state
+
+    return compute
+
+
+def _logits(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: Any) -> jax.Array:
+    table, positions = params["embedding"], params["position_embedding"]
+    noise = noise or [None] * (1 + 2 * net.layers)
+    x = lookup(table, characters, dtype) + positions[:, None, : characters.shape[-1]]
+    x = (x if noise[0] is None else dropped(x, noise[0], net.drop)).astype(dtype)
+    blocks = [params[f"Block_{layer}"] for layer in range(net.layers)]
+    # Each branch is added together with the normalization after it, which the next branch, or the logits, begin with.
+    scales = [block[f"LayerNorm_{i}"]["scale"] for block in blocks for i in range(2)]
+    scales.append(params["LayerNorm_0"]["scale"])
+    normal = normalized(x, scales[0])
+    for i, block in enumerate(blocks):
+        for place, branch in enumerate((_attended, _hidden)):
+            added = branch(net, block, normal, dtype)
+            number = 1 + 2 * i + place
+            x, normal = added_and_normalized(x, added, noise[number], scales[number], net.drop)
+    return batched_product(normal, table.swapaxes(1, 2), jnp.float32)
+
+
+def _attended(net: GPT, block: Any, x: jax.Array, dtype: Any) -> jax.Array:
+    own = block["Attention_0"]
+    kernels = jnp.concatenate([own[name] for name in ("query", "key", "value")], axis=2)
+    return batched_product(attention(batched_product(x, kernels, dtype), net.heads), own["output"], dtype)
+
+
+def _hidden(net: GPT, block: Any, x: jax.Array, dtype: Any) -> jax.Array:
+    hidden = gelu(batched_product(x, block["Dense_0"]["kernel"], dtype))
+    return batched_product(hidden, block["Dense_1"]["kernel"], dtype)
+
+
+@jax.custom_vjp
+def gelu(x: jax.Array) -> jax.Array:
+    """Apply the tanh approximation of GELU. For the gradient, this keeps nothing but x."""
+    return jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype)
+
+
+def _gelu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return gelu(x), x
+
+
+def _gelu_backward(x: jax.Array, derivative: jax.Array) -> tuple[jax.Array]:
+    # The barrier keeps XLA from storing the tanh of the forward pass in float32 instead of computing it again.
+    x, derivative = jax.lax.optimization_barrier((x, derivative))
+    (dx,) = jax.vjp(jax.nn.gelu, x.astype(jnp.float32))[1](derivative.astype(jnp.float32))
+    return (dx.astype(x.dtype),)
+
+
+gelu.defvjp(_gelu_forward, _gelu_backward)
