@@ -3,7 +3,7 @@
     python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
     python benchmarks/kernels.py speed cifar10_resnet32:bfloat16:64 …     training steps with Adam, on random images
     python benchmarks/kernels.py profile cifar10_resnet32:bfloat16:16     the same, and the time of each kernel
-    python benchmarks/kernels.py tune resnet bfloat16           the network's kernels with many tunings
+    python benchmarks/kernels.py tune resnet bfloat16           a network's kernels with many tunings: resnet, cnn, gpt
     python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
 
 Several of these can be given at once, separated by a comma; then all are compiled at the same time, on all cores.
@@ -187,7 +187,7 @@ def print_kernels(function: Callable[[], None], trial_steps: int, most: int = 45
 
 def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
     """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
-    measured = {"resnet": resnet_kernels, "cnn": cnn_kernels}[network](DTYPES[precision])
+    measured = {"resnet": resnet_kernels, "cnn": cnn_kernels, "gpt": gpt_kernels}[network](DTYPES[precision])
     calls = [
         (name, function, given, options)
         for name, function, given, several in measured
@@ -291,7 +291,37 @@ def cnn_kernels(dtype: Any) -> Iterator[Any]:
     ):
         yield name, function, given, [{"tuning": tuning} for tuning in several]
     options = [{"size": 5, "tuning": tuning} for tuning in candidates("kernel_gradient", dtype, 5, 32, 64, 1)]
-    yield "kernel_gradient", convolution.kernel_gradient, (pooled, dy), options
+    yield "second kernel_gradient", convolution.kernel_gradient, (pooled, dy), options
+
+
+def gpt_kernels(dtype: Any) -> Iterator[Any]:
+    """Yield (name, function, arguments, options) of each kernel of the GPT."""
+    from levelfield.kernels import attention, residual
+
+    length, width, heads = 256, 384, 6
+    projected = normal(0, (SLOTS, 64, length, 3 * width), dtype)
+    stream, branch, derivative = (normal(number, (SLOTS, 64, length, width), dtype) for number in (1, 2, 3))
+    noise, scale = jax.random.bits(jax.random.key(4), stream.shape, jnp.uint8), jnp.ones((SLOTS, width))
+    several = [
+        {"heads": heads, "tuning": attention.Tuning(*chosen)}
+        for chosen in itertools.product((64, 128), (32, 64), (4, 8), (1, 2, 3))
+    ]
+    forward, backward = jitted("heads", attention.forward, attention.backward)
+    yield "attention forward", forward, (projected,), several
+    attended, logarithms = forward(projected, heads)
+    yield "attention backward", backward, (derivative, projected, attended, logarithms), several
+    several = [
+        {"drop": 51, "tuning": residual.Tuning(*chosen)}
+        for chosen in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8, 16), (1, 2, 4, 8))
+        if 1 <= chosen[0] / chosen[2] <= 4
+    ]
+    forward, backward = jitted("drop", residual.forward, residual.backward)
+    yield "residual forward", forward, (stream, branch, noise, scale), several
+    yield "residual backward", backward, (derivative, derivative, stream, noise, scale), several
+
+
+def jitted(static: str, *functions: Callable[..., Any]) -> list[Any]:
+    return [jax.jit(function, static_argnames=(static, "tuning")) for function in functions]
 
 
 def timed(function: Callable[[], Any], calls: int = 6) -> float:
@@ -349,9 +379,11 @@ def tf32_candidates(
     height, width = window
     run = min(1 << (width.bit_length() - 1), max(1, 128 // inputs))
     if kind == "kernel_gradient":
-        for held, (rows, stages) in itertools.product({1, height}, ((64, 1), (32, 3))):
-            if held * width * inputs * features <= 2**15:
-                yield Tuning(group, rows, 1, run, 4, stages, window_rows=held)
+        for held, rows, warps in itertools.product({1, height}, (32, 64), (4, 8)):
+            if held * width * inputs * features <= 4096 * warps:
+                for transposed, ahead in itertools.product((False, True), repeat=2):
+                    chosen = Tuning(group, rows, 1, run, warps, window_rows=held)
+                    yield chosen._replace(transposed=transposed, ahead=ahead)
     elif features <= 128:
         warps = 8 if features == 128 else 4
         for transposed in (False, True):

@@ -46,6 +46,7 @@ def test_pooled_convolutions_are_those_of_xla(images, side, channels, tuning):
     wide_bias = bias[:, None, None, None]
     convolved = convolution.convolve(x, kernel, 1)
     (dy,) = jax.vjp(lambda convolved: pooled(convolved, wide_bias), convolved)[1](d)
+    np.testing.assert_allclose(pooled_convolution.spread_reference(d, winners), dy, rtol=1e-6)
     np.testing.assert_allclose(pooled_convolution.spread(d, winners), dy, rtol=1e-6)
     if channels == 1:
         got = pooled_convolution.first_kernel_gradient(x, d, winners, tuning=tuning._replace(window_rows=8, parts=3))

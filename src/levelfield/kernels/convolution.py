@@ -139,9 +139,18 @@ def kernel_gradient(
     layout = Layout(slots, images, tuple(shape), output, *axes)
 
     def load(tile: Tile, refs: Sequence[Any]) -> jax.Array:
-        at, mask = output_places(layout, tile)
-        return pallas.load(refs[0].at[at], mask)
+        if not tuning.transposed:
+            at, mask = output_places(layout, tile)
+            return pallas.load(refs[0].at[at], mask)
+        feature = tile.slot * layout.features + jnp.arange(layout.features, dtype=jnp.int32)
+        group = tile.first + jnp.arange(tuning.rows, dtype=jnp.int32)
+        at = feature[:, None] * layout.groups + group[None, :]
+        return pallas.load(refs[0].at[at], jnp.broadcast_to(tile.inside[None, :], at.shape))
 
+    if tuning.transposed:
+        down, across = tuning.group
+        dy = dy.reshape(slots, images, output[0] // down, down, output[1] // across, across, output[2])
+        dy = dy.transpose(0, 3, 5, 6, 1, 2, 4)
     return gradient(f"kernel_gradient_{shape[-1]}_{output[-1]}", x, layout, [dy.reshape(-1)], load, tuning)
 
 

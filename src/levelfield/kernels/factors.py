@@ -47,7 +47,7 @@ def right_factors(
                 at = line * (places * channels) + place * channels + channel
             else:
                 at = (number * channels + channel) * (copies * features) + copy * features + feature
-            pallas.store(out_ref.at[at], block, jnp.ones(at.shape, bool))
+            pallas.store(out_ref.at[at], block)
 
     shape = (copies * features, places * channels) if transposed else (places * channels, copies * features)
     factors: jax.Array = pallas.call(

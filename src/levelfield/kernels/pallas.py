@@ -150,12 +150,12 @@ def number() -> Any:
     return pallas.program_id(0)
 
 
-def load(reference: Any, mask: jax.Array) -> jax.Array:
+def load(reference: Any, mask: jax.Array | None = None) -> jax.Array:
     """Load numbers, and zeros where the mask is false."""
-    return triton.load(reference, mask=mask, other=jnp.zeros((), reference.dtype))
+    return triton.load(reference, mask=mask, other=None if mask is None else jnp.zeros((), reference.dtype))
 
 
-def store(reference: Any, values: jax.Array, mask: jax.Array) -> None:
+def store(reference: Any, values: jax.Array, mask: jax.Array | None = None) -> None:
     """Store numbers where the mask is true, in the type of the array."""
     triton.store(reference, values.astype(reference.dtype), mask=mask)
 

@@ -22,6 +22,7 @@ from levelfield.kernels.windowed_products import Layout, Tile, Tuning, gradient,
 from levelfield.kernels.windows import Axis, backward_axis, forward_axis, padded
 
 _PIXELS = 8  # the side of a window of images with one channel
+_SPREAD = 2048  # pooled outputs that a program spreads
 
 
 @functools.partial(jax.jit, static_argnames="tuning")
@@ -84,11 +85,44 @@ def pool(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
 def spread(d: jax.Array, winners: jax.Array) -> jax.Array:
     """Return the gradient with respect to the convolution's result, in equal parts if several are the maximum."""
     slots, images, height, width, features = d.shape
+    total, columns = slots * images * height * width, 1 << (features - 1).bit_length()
+    rows = _SPREAD // columns
+
+    def program(d_ref: Any, winners_ref: Any, out_ref: Any) -> None:
+        window = pallas.number() * rows + jnp.arange(rows, dtype=jnp.int32)
+        feature = jnp.arange(columns, dtype=jnp.int32)[None, :]
+        mask = (window < total)[:, None] & (feature < features)
+        at = window[:, None] * features + feature
+        bits = pallas.load(winners_ref.at[at], mask).astype(jnp.int32)
+        share = pallas.load(d_ref.at[at], mask).astype(jnp.float32) / jnp.maximum(_ones(bits), 1).astype(jnp.float32)
+        row, column = lax.div(window, width), lax.rem(window, width)  # rows are counted over all images
+        for place in range(4):
+            pixel = (2 * row + place // 2) * (2 * width) + 2 * column + place % 2
+            won = (bits >> place) & 1 == 1
+            pallas.store(out_ref.at[pixel[:, None] * features + feature], jnp.where(won, share, 0.0), mask)
+
+    dy: jax.Array = pallas.call(
+        program,
+        grid=(-(-total // rows),),
+        out_shape=jax.ShapeDtypeStruct((4 * total * features,), d.dtype),
+        name="spread",
+        warps=4,
+    )(d.reshape(-1), winners.reshape(-1))
+    return dy.reshape(slots, images, 2 * height, 2 * width, features)
+
+
+def spread_reference(d: jax.Array, winners: jax.Array) -> jax.Array:
+    slots, images, height, width, features = d.shape
     bits = winners[:, :, :, None, :, None]
     won = (bits >> jnp.arange(4, dtype=jnp.int8).reshape(2, 1, 2, 1)) & 1
     share = d.astype(jnp.float32) / jnp.maximum(jax.lax.population_count(winners), 1)
     y = jnp.where(won == 1, share[:, :, :, None, :, None], 0).astype(d.dtype)
     return y.reshape(slots, images, 2 * height, 2 * width, features)
+
+
+def _ones(bits: jax.Array) -> jax.Array:
+    """Count the ones of four bits."""
+    return (bits & 1) + ((bits >> 1) & 1) + ((bits >> 2) & 1) + ((bits >> 3) & 1)
 
 
 @functools.partial(jax.jit, static_argnames="tuning")
@@ -141,8 +175,7 @@ def first_kernel_gradient(
         at = window[:, None] * features + jnp.arange(features, dtype=jnp.int32)[None, :]
         mask = jnp.broadcast_to(tile.inside[:, None], at.shape)
         bits = pallas.load(winners_ref.at[at], mask).astype(jnp.int32)
-        count = (bits & 1) + ((bits >> 1) & 1) + ((bits >> 2) & 1) + ((bits >> 3) & 1)
-        share = pallas.load(d_ref.at[at], mask).astype(jnp.float32) / jnp.maximum(count, 1).astype(jnp.float32)
+        share = pallas.load(d_ref.at[at], mask).astype(jnp.float32) / jnp.maximum(_ones(bits), 1).astype(jnp.float32)
         won = (bits[:, None, :] >> jnp.arange(4, dtype=jnp.int32)[None, :, None]) & 1
         spread = jnp.where(won == 1, jnp.broadcast_to(share[:, None, :], won.shape), 0.0)
         return spread.reshape(tuning.rows, 4 * features).astype(x.dtype)

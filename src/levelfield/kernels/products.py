@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+_TILE = 128  # rows and columns of a product that a GPU's processor computes at once
+_TILES = 144  # about as many as a large GPU has processors
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -36,11 +40,27 @@ def _backward(dtype: Any, residuals: tuple[jax.Array, jax.Array], derivative: ja
 
 def weight_gradient(x: jax.Array, derivative: jax.Array) -> jax.Array:
     """Return the gradient of weights, in float32, from their inputs and the derivative by their products."""
-    return _einsum("nri,nro->nio", _rows(x), _rows(derivative), jnp.float32)
+    parts = _parts(x, derivative)
+    found = _einsum("npri,npro->npio", _in_parts(x, parts), _in_parts(derivative, parts), jnp.float32)
+    # Without the barrier, XLA would undo the parts.
+    return found[:, 0] if parts == 1 else jax.lax.optimization_barrier(found).sum(1)
 
 
-def _rows(array: jax.Array) -> jax.Array:
-    return array.reshape(len(array), -1, array.shape[-1])
+def _in_parts(array: jax.Array, parts: int) -> jax.Array:
+    slots, *rows, width = array.shape
+    return array.reshape(slots, parts, math.prod(rows) // parts, width)
+
+
+def _parts(x: jax.Array, derivative: jax.Array) -> int:
+    """Return into how many parts to cut the rows, so that few slots with small weights keep the whole GPU busy.
+
+    In bfloat16, XLA's libraries do that themselves.
+    """
+    if x.dtype == jnp.bfloat16:
+        return 1
+    tiles = len(x) * -(-x.shape[-1] // _TILE) * -(-derivative.shape[-1] // _TILE)
+    rows = x.size // (len(x) * x.shape[-1])
+    return math.gcd(rows, 1 << (max(1, _TILES // tiles).bit_length() - 1))
 
 
 batched_product.defvjp(_forward, _backward)

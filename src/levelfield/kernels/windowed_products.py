@@ -9,7 +9,7 @@ The results of a slot do not depend on the number of slots, because each program
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +32,7 @@ class Tuning(NamedTuple):
     stages: int = 1
     loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; without, all is unrolled
     transposed: bool = False  # whether the right factor is stored so: tensor cores want it in TF32
+    ahead: bool = False  # whether a kernel's gradient loads the next tile before it multiplies one
     parts: int = 16  # of the batch, for a kernel's gradient
     window_rows: int = 1  # that a program of a kernel's gradient holds
 
@@ -263,14 +264,30 @@ def gradient(
         row = lax.rem(number, shares) * held
         part, slot = lax.rem(lax.div(number, shares), tuning.parts), lax.div(number, shares * tuning.parts)
 
-        def add(i: Any, totals: Any) -> Any:
+        def factors(i: Any) -> tuple[jax.Array, Iterator[jax.Array]]:
             tile = tile_at(layout, slot, part * tiles + i, tuning.rows, tuning.parts * tiles)
-            d = load(tile, refs)
-            windows = (load_windows(x_ref, layout, tile, block, row) for block in cut)
-            return tuple(total + pallas.dot(window.T, d) for total, window in zip(totals, windows, strict=True))
+            return load(tile, refs), (load_windows(x_ref, layout, tile, block, row) for block in cut)
+
+        def add(totals: Any, d: jax.Array, windows: Iterable[jax.Array]) -> Any:
+            return tuple(
+                total + pallas.dot(window.T, d, transposed=tuning.transposed)
+                for total, window in zip(totals, windows, strict=True)
+            )
+
+        def loaded(i: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+            d, windows = factors(i)
+            return d, tuple(windows)
+
+        def load_and_add(i: Any, held: Any) -> Any:
+            totals, now = held
+            following = loaded(jnp.minimum(i + 1, tiles - 1))
+            return add(totals, *now), following
 
         zeros = tuple(jnp.zeros((length, layout.features), jnp.float32) for length in lengths)
-        totals = lax.fori_loop(0, tiles, add, zeros)
+        if tuning.ahead:
+            totals, _ = lax.fori_loop(0, tiles, load_and_add, (zeros, loaded(0)))
+        else:
+            totals = lax.fori_loop(0, tiles, lambda i, totals: add(totals, *factors(i)), zeros)
         start = (slot * tuning.parts + part) * layout.window
         for total, block, length in zip(totals, cut, lengths, strict=True):
             place = ((row + block.row) * columns + block.column) * channels

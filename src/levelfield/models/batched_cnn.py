@@ -14,6 +14,7 @@ from levelfield.kernels.pooled_convolution import (
     pooled_convolution,
     spread,
 )
+from levelfield.kernels.products import weight_gradient
 
 
 def forward(params: Any, state: Any, images: jax.Array, *, dtype: Any) -> tuple[jax.Array, Any]:
@@ -43,8 +44,7 @@ def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
 def _product_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, cast = residuals
     d = d.astype(x.dtype)
-    dx, dkernel = jnp.einsum("snk,sck->snc", d, cast), jnp.einsum("snc,snk->sck", x, d)
-    return dx, dkernel.astype(jnp.float32)
+    return jnp.einsum("snk,sck->snc", d, cast), weight_gradient(x, d)
 
 
 _product.defvjp(_product_forward, _product_backward)
@@ -64,28 +64,11 @@ def _layer_forward(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[ja
 def _layer_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, ...]:
     x, kernel, winners = residuals
     dy = spread(d, winners)
-    dkernel = _kernel_gradient(x, dy, kernel.shape[1])
+    dkernel = kernel_gradient(x, dy, size=kernel.shape[1])
     return input_gradient(dy, kernel), dkernel, _bias_gradient(d, winners)
 
 
 pooled_layer.defvjp(_layer_forward, _layer_backward)
-
-
-def _kernel_gradient(x: jax.Array, dy: jax.Array, size: int) -> jax.Array:
-    """Return the gradient with respect to the kernel: by cuDNN, slot by slot, in TF32, where it is faster."""
-    if x.dtype == jnp.bfloat16:
-        return kernel_gradient(x, dy, size=size)
-    kernel = jax.ShapeDtypeStruct((size, size, x.shape[-1], dy.shape[-1]), x.dtype)
-    padding, names = [(size // 2, size // 2)] * 2, ("NHWC", "HWIO", "NHWC")
-
-    def of_slot(images: jax.Array, d: jax.Array) -> jax.Array:
-        def convolve(kernel: jax.Array) -> jax.Array:
-            return jax.lax.conv_general_dilated(images, kernel, (1, 1), padding, dimension_numbers=names)
-
-        (dkernel,) = jax.linear_transpose(convolve, kernel)(d)
-        return dkernel
-
-    return jnp.stack([of_slot(images, d) for images, d in zip(x, dy, strict=True)])
 
 
 @jax.custom_vjp

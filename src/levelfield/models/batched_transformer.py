@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels.attention import attention
+from levelfield.kernels.cross_entropy import linear_cross_entropy
 from levelfield.kernels.dropout import dropped
 from levelfield.kernels.lookup import lookup
 from levelfield.kernels.products import batched_product
@@ -32,9 +33,8 @@ def gradients(net: GPT, dtype: Any) -> Gradients:
         noise = jax.vmap(lambda key: net.draw_noise(key, size, length))(keys)
 
         def total(params: Any) -> tuple[jax.Array, jax.Array]:
-            logits = _logits(net, params, characters[..., :-1], noise, dtype)
-            chosen = jnp.take_along_axis(logits, characters[..., 1:, None], -1)[..., 0]
-            losses = (jax.nn.logsumexp(logits, -1) - chosen).mean((1, 2))
+            outputs = _outputs(net, params, characters[..., :-1], noise, dtype)
+            losses = linear_cross_entropy(outputs, params["embedding"].swapaxes(1, 2), None, characters[..., 1:])
             return losses.sum(), losses
 
         found, losses = jax.grad(total, has_aux=True)(params)
@@ -43,7 +43,7 @@ def gradients(net: GPT, dtype: Any) -> Gradients:
     return compute
 
 
-def _logits(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: Any) -> jax.Array:
+def _outputs(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: Any) -> jax.Array:
     table, positions = params["embedding"], params["position_embedding"]
     noise = noise or [None] * (1 + 2 * net.layers)
     x = lookup(table, characters, dtype) + positions[:, None, : characters.shape[-1]]
@@ -58,7 +58,7 @@ def _logits(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: Any
             added = branch(net, block, normal, dtype)
             number = 1 + 2 * i + place
             x, normal = added_and_normalized(x, added, noise[number], scales[number], net.drop)
-    return batched_product(normal, table.swapaxes(1, 2), jnp.float32)
+    return normal
 
 
 def _attended(net: GPT, block: Any, x: jax.Array, dtype: Any) -> jax.Array:

@@ -11,8 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels import pallas
+from levelfield.kernels.cross_entropy import linear_cross_entropy
 from levelfield.kernels.dropout import dropped, random_bytes
-from levelfield.kernels.products import batched_product, weight_gradient
+from levelfield.kernels.lookup import lookup
+from levelfield.kernels.products import batched_product
 from levelfield.kernels.recurrence import recurrence
 from levelfield.models.layers import LSTM, Dense, Embed, classification_metrics, cross_entropy
 from levelfield.workload import Gradients, Precision
@@ -105,18 +107,18 @@ def _gradients(
     noise = jax.vmap(lambda key: NET.draw_noise(key, tokens.shape[2], tokens.shape[1] - 1))(keys)
 
     def total(params: Any) -> tuple[jax.Array, tuple[jax.Array, Any]]:
-        logits, end = _logits(params, tokens[:, :-1], start, noise, dtype)
-        chosen = (logits * _one_hot(tokens[:, 1:], logits.dtype)).sum(-1)
-        losses = (jax.nn.logsumexp(logits, -1) - chosen).mean((1, 2))
+        outputs, end = _outputs(params, tokens[:, :-1], start, noise, dtype)
+        dense = params["Dense_0"]
+        losses = linear_cross_entropy(outputs, dense["kernel"], dense["bias"], tokens[:, 1:])
         return losses.sum(), (losses, end)
 
     gradients, (losses, end) = jax.grad(total, has_aux=True)(params)
     return losses, gradients, end
 
 
-def _logits(params: Any, characters: jax.Array, carry: Any, noise: jax.Array, dtype: Any) -> tuple[jax.Array, Any]:
-    """Compute what ``Net`` does in training, on characters of (slots, time, batch), for all slots."""
-    x = dropped(_embedded(params["Embed_0"]["embedding"], characters, dtype), noise[:, 0], _ONCE)
+def _outputs(params: Any, characters: jax.Array, carry: Any, noise: jax.Array, dtype: Any) -> tuple[jax.Array, Any]:
+    """Compute what the last layer of ``Net`` gets in training, on characters of (slots, time, batch), for all slots."""
+    x = dropped(lookup(params["Embed_0"]["embedding"], characters, dtype), noise[:, 0], _ONCE)
     final = []
     for layer, start in enumerate(carry):
         own = params[f"LSTM_{layer}"]
@@ -124,40 +126,7 @@ def _logits(params: Any, characters: jax.Array, carry: Any, noise: jax.Array, dt
         weights = own["recurrent"], own["input"]["bias"]
         x, end = recurrence(projected, *weights, start, noise, layer + 1, NET.drop(layer))
         final.append(end)
-    dense = params["Dense_0"]
-    bias = _pad(dense["bias"], 1, _NEVER)[:, None, None]
-    return batched_product(x, _pad(dense["kernel"], 2), jnp.float32) + bias, tuple(final)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _embedded(embedding: jax.Array, characters: jax.Array, dtype: Any) -> jax.Array:
-    """Look characters up. The gradient is a product, which is faster than adding up rows."""
-    return jax.vmap(lambda table, indices: table[indices])(embedding.astype(dtype), characters)
-
-
-def _embedded_forward(embedding: jax.Array, characters: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    return _embedded(embedding, characters, dtype), characters
-
-
-def _embedded_backward(dtype: Any, characters: jax.Array, derivative: jax.Array) -> tuple[jax.Array, None]:
-    return weight_gradient(_one_hot(characters, dtype), derivative)[:, : NET.characters], None
-
-
-_embedded.defvjp(_embedded_forward, _embedded_backward)
-
-_NEVER = -1e9  # the logit of a character that there is not
-_MULTIPLE = 8  # of numbers in a row: tensor cores need it
-
-
-def _pad(array: jax.Array, axis: int, value: float = 0.0) -> jax.Array:
-    """Pad an axis of characters to a multiple of 8."""
-    widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, -array.shape[axis] % _MULTIPLE)
-    return jnp.pad(array, widths, constant_values=value)
-
-
-def _one_hot(characters: jax.Array, dtype: Any) -> jax.Array:
-    return jax.nn.one_hot(characters, NET.characters + -NET.characters % _MULTIPLE, dtype=dtype)
+    return x, tuple(final)
 
 
 def evaluate(params: Any, state: Any, batches: Any) -> Mapping[str, jax.Array]:
