@@ -275,8 +275,10 @@ def cnn_kernels(dtype: Any) -> Iterator[Any]:
         for rows, tiles, warps in itertools.product((32, 64, 128), (1, 4), (2, 4, 8))
     ]
     gradients = [
-        Tuning((2, 2), rows=rows, run=64, window_rows=8, parts=parts, warps=warps, stages=stages)
-        for rows, parts, warps, stages in itertools.product((32, 64, 128), (16, 49), (2, 4, 8), (1, 3))
+        Tuning((2, 2), rows=rows, run=64, window_rows=8, parts=parts, warps=warps, stages=stages, ahead=ahead)
+        for rows, parts, warps, stages, ahead in itertools.product(
+            (32, 64), (16, 49, 98), (2, 4), (1, 3), (False, True)
+        )
     ]
     for name, function, given, several in (
         ("first forward", kernels.pooled_convolution, (images, first, biases[:, :32]), pixels),

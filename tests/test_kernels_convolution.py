@@ -27,12 +27,12 @@ def assert_close(got, expected, tolerance=1e-5):
 
 # (slots, images, side, channels, features, stride, tuning); the last tile of some is partly empty
 CASES = [
-    (3, 4, 8, 16, 16, 1, Tuning((2, 2), rows=16, tiles=2, parts=3, window_rows=2)),
+    (3, 4, 8, 16, 16, 1, Tuning((2, 2), rows=16, tiles=2, parts=3, window_rows=2, ahead=True)),
     (2, 3, 4, 16, 32, 1, Tuning((1, 2), rows=16, run=2, loop="blocks", parts=2, transposed=True)),
     (2, 5, 6, 32, 16, 1, Tuning((1, 1), rows=32, run=1, loop="rows", parts=2, window_rows=3)),
     (3, 3, 8, 16, 32, 2, Tuning((2, 2), rows=16, parts=4)),
     (1, 2, 4, 16, 16, 2, Tuning((2, 4), rows=32, tiles=3, parts=1)),
-    (2, 3, 5, 16, 16, 1, Tuning((2, 2), rows=16, parts=2)),
+    (2, 3, 5, 16, 16, 1, Tuning((2, 2), rows=16, parts=2, transposed=True, ahead=True)),
 ]
 
 

@@ -45,12 +45,16 @@ def test_pooled_convolutions_are_those_of_xla(images, side, channels, tuning):
 
     wide_bias = bias[:, None, None, None]
     convolved = convolution.convolve(x, kernel, 1)
-    (dy,) = jax.vjp(lambda convolved: pooled(convolved, wide_bias), convolved)[1](d)
-    np.testing.assert_allclose(pooled_convolution.spread_reference(d, winners), dy, rtol=1e-6)
-    np.testing.assert_allclose(pooled_convolution.spread(d, winners), dy, rtol=1e-6)
+    dy, dbias = jax.vjp(pooled, convolved, wide_bias)[1](d)
+    for function in (pooled_convolution.spread, pooled_convolution.spread_reference):
+        found = function(d, winners)
+        np.testing.assert_allclose(found[0], dy, rtol=1e-6)
+        np.testing.assert_allclose(found[1], dbias.squeeze((1, 2, 3)), rtol=1e-6)
     if channels == 1:
-        got = pooled_convolution.first_kernel_gradient(x, d, winners, tuning=tuning._replace(window_rows=8, parts=3))
+        tuning = tuning._replace(window_rows=8, parts=3)
+        got, got_bias = pooled_convolution.first_kernel_gradient(x, d, winners, tuning=tuning)
         np.testing.assert_allclose(got, convolution.kernel_gradient_reference(x, dy, size=5), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(got_bias, dbias.squeeze((1, 2, 3)), rtol=1e-6)
     else:
         got = pooled_convolution.input_gradient(dy, kernel, tuning=tuning)
         np.testing.assert_allclose(got, pooled_convolution.input_gradient_reference(dy, kernel), rtol=1e-5, atol=1e-5)

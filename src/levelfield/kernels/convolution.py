@@ -151,7 +151,7 @@ def kernel_gradient(
         down, across = tuning.group
         dy = dy.reshape(slots, images, output[0] // down, down, output[1] // across, across, output[2])
         dy = dy.transpose(0, 3, 5, 6, 1, 2, 4)
-    return gradient(f"kernel_gradient_{shape[-1]}_{output[-1]}", x, layout, [dy.reshape(-1)], load, tuning)
+    return gradient(f"kernel_gradient_{shape[-1]}_{output[-1]}", x, layout, [dy.reshape(-1)], load, tuning)[0]
 
 
 def kernel_gradient_reference(x: jax.Array, dy: jax.Array, *, size: int = 3, stride: int = 1) -> jax.Array:

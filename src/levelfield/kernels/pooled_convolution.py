@@ -82,42 +82,52 @@ def pool(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
     return out, jnp.where(out > 0, bits, 0).astype(jnp.int8)
 
 
-def spread(d: jax.Array, winners: jax.Array) -> jax.Array:
-    """Return the gradient with respect to the convolution's result, in equal parts if several are the maximum."""
+def spread(d: jax.Array, winners: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients with respect to the convolution's result and to the bias.
+
+    The gradient of an output is divided equally if several are the maximum.
+    """
     slots, images, height, width, features = d.shape
-    total, columns = slots * images * height * width, 1 << (features - 1).bit_length()
-    rows = _SPREAD // columns
+    total, columns = images * height * width, 1 << (features - 1).bit_length()
+    rows = max(1, _SPREAD // columns)
+    programs = -(-total // rows)  # per slot
 
-    def program(d_ref: Any, winners_ref: Any, out_ref: Any) -> None:
-        window = pallas.number() * rows + jnp.arange(rows, dtype=jnp.int32)
-        feature = jnp.arange(columns, dtype=jnp.int32)[None, :]
-        mask = (window < total)[:, None] & (feature < features)
-        at = window[:, None] * features + feature
+    def program(d_ref: Any, winners_ref: Any, dy_ref: Any, sums_ref: Any) -> None:
+        slot, part = lax.div(pallas.number(), programs), lax.rem(pallas.number(), programs)
+        place, feature = part * rows + jnp.arange(rows, dtype=jnp.int32), jnp.arange(columns, dtype=jnp.int32)
+        window, mask = slot * total + place, (place < total)[:, None] & (feature < features)[None, :]
+        at = window[:, None] * features + feature[None, :]
         bits = pallas.load(winners_ref.at[at], mask).astype(jnp.int32)
-        share = pallas.load(d_ref.at[at], mask).astype(jnp.float32) / jnp.maximum(_ones(bits), 1).astype(jnp.float32)
+        passing = jnp.where(bits != 0, pallas.load(d_ref.at[at], mask).astype(jnp.float32), 0.0)
+        share = passing / jnp.maximum(_ones(bits), 1).astype(jnp.float32)
         row, column = lax.div(window, width), lax.rem(window, width)  # rows are counted over all images
-        for place in range(4):
-            pixel = (2 * row + place // 2) * (2 * width) + 2 * column + place % 2
-            won = (bits >> place) & 1 == 1
-            pallas.store(out_ref.at[pixel[:, None] * features + feature], jnp.where(won, share, 0.0), mask)
+        for output in range(4):
+            pixel = (2 * row + output // 2) * (2 * width) + 2 * column + output % 2
+            won = (bits >> output) & 1 == 1
+            pallas.store(dy_ref.at[pixel[:, None] * features + feature[None, :]], jnp.where(won, share, 0.0), mask)
+        pallas.store(sums_ref.at[pallas.number() * features + feature], passing.sum(0), feature < features)
 
-    dy: jax.Array = pallas.call(
+    dy, sums = pallas.call(
         program,
-        grid=(-(-total // rows),),
-        out_shape=jax.ShapeDtypeStruct((4 * total * features,), d.dtype),
+        grid=(slots * programs,),
+        out_shape=[
+            jax.ShapeDtypeStruct((4 * d.size,), d.dtype),
+            jax.ShapeDtypeStruct((slots * programs * features,), jnp.float32),
+        ],
         name="spread",
         warps=4,
     )(d.reshape(-1), winners.reshape(-1))
-    return dy.reshape(slots, images, 2 * height, 2 * width, features)
+    return dy.reshape(slots, images, 2 * height, 2 * width, features), sums.reshape(slots, programs, features).sum(1)
 
 
-def spread_reference(d: jax.Array, winners: jax.Array) -> jax.Array:
+def spread_reference(d: jax.Array, winners: jax.Array) -> tuple[jax.Array, jax.Array]:
     slots, images, height, width, features = d.shape
     bits = winners[:, :, :, None, :, None]
     won = (bits >> jnp.arange(4, dtype=jnp.int8).reshape(2, 1, 2, 1)) & 1
-    share = d.astype(jnp.float32) / jnp.maximum(jax.lax.population_count(winners), 1)
-    y = jnp.where(won == 1, share[:, :, :, None, :, None], 0).astype(d.dtype)
-    return y.reshape(slots, images, 2 * height, 2 * width, features)
+    passing = jnp.where(winners != 0, d.astype(jnp.float32), 0)
+    share = passing / jnp.maximum(jax.lax.population_count(winners), 1)
+    dy = jnp.where(won == 1, share[:, :, :, None, :, None], 0).astype(d.dtype)
+    return dy.reshape(slots, images, 2 * height, 2 * width, features), passing.sum((1, 2, 3))
 
 
 def _ones(bits: jax.Array) -> jax.Array:
@@ -159,10 +169,10 @@ def kernel_gradient(x: jax.Array, dy: jax.Array, *, size: int = 5) -> jax.Array:
 @functools.partial(jax.jit, static_argnames=("size", "tuning"))
 def first_kernel_gradient(
     x: jax.Array, d: jax.Array, winners: jax.Array, *, size: int = 5, tuning: Tuning | None = None
-) -> jax.Array:
-    """Return the gradient with respect to the kernel from that with respect to the pooled outputs.
+) -> tuple[jax.Array, jax.Array]:
+    """Return the gradients with respect to the kernel and the bias from that with respect to the pooled outputs.
 
-    It is ``kernel_gradient(x, spread(d, winners))`` without storing what is spread, for images with one channel.
+    It needs no ``spread``, and is for images with one channel.
     """
     features = d.shape[-1]
     tuning = tuning or _tuning("kernel_gradient", x)
@@ -170,7 +180,7 @@ def first_kernel_gradient(
     layout, x = _layout(x, kernel, tuning)
 
     def load(tile: Tile, refs: Sequence[Any]) -> jax.Array:
-        d_ref, winners_ref, _ = refs
+        d_ref, winners_ref, *_ = refs
         window = tile.slot * layout.groups + tile.first + jnp.arange(tuning.rows, dtype=jnp.int32)
         at = window[:, None] * features + jnp.arange(features, dtype=jnp.int32)[None, :]
         mask = jnp.broadcast_to(tile.inside[:, None], at.shape)
@@ -181,7 +191,8 @@ def first_kernel_gradient(
         return spread.reshape(tuning.rows, 4 * features).astype(x.dtype)
 
     operands = [d.reshape(-1), winners.reshape(-1)]
-    return gradient(f"first_kernel_gradient_{features}", x, layout, operands, load, tuning)
+    name = f"first_kernel_gradient_{features}"
+    return gradient(name, x, layout, operands, load, tuning, sums=True)  # type: ignore[return-value]
 
 
 def _layout(x: jax.Array, kernel: Any, tuning: Tuning) -> tuple[Layout, jax.Array]:
@@ -220,5 +231,5 @@ _FLOAT32 = {
     ("forward", False): Tuning((2, 1), run=1, warps=8, stages=3, loop="blocks", transposed=True),
     ("input_gradient", False): Tuning((1, 2), run=1, stages=3, loop="blocks", transposed=True),
     ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8),
-    ("kernel_gradient", False): Tuning(rows=64),
+    ("kernel_gradient", False): Tuning((1, 2), rows=32, warps=8, transposed=True, ahead=True),
 }

@@ -251,8 +251,12 @@ def gradient(
     operands: Sequence[jax.Array],
     load: Callable[[Tile, Sequence[Any]], jax.Array],
     tuning: Tuning,
-) -> jax.Array:
-    """Return the kernels' gradients from those of the products, a tile of which ``load(tile, references)`` loads."""
+    sums: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Return the kernels' gradients from those of the products, a tile of which ``load(tile, references)`` loads.
+
+    Return also the sums of what is loaded over all groups of a slot and the outputs in each (slots, features), or None.
+    """
     held = tuning.window_rows if layout.rows.window % tuning.window_rows == 0 else 1
     cut, shares = blocks(held, layout.columns.window, tuning.run), layout.rows.window // held
     tiles = -(-layout.groups // (tuning.rows * tuning.parts))  # per part
@@ -269,10 +273,12 @@ def gradient(
             return load(tile, refs), (load_windows(x_ref, layout, tile, block, row) for block in cut)
 
         def add(totals: Any, d: jax.Array, windows: Iterable[jax.Array]) -> Any:
-            return tuple(
+            products, loaded = totals
+            products = tuple(
                 total + pallas.dot(window.T, d, transposed=tuning.transposed)
-                for total, window in zip(totals, windows, strict=True)
+                for total, window in zip(products, windows, strict=True)
             )
+            return products, loaded + d.astype(jnp.float32) if sums else loaded
 
         def loaded(i: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
             d, windows = factors(i)
@@ -284,23 +290,26 @@ def gradient(
             return add(totals, *now), following
 
         zeros = tuple(jnp.zeros((length, layout.features), jnp.float32) for length in lengths)
+        start = zeros, jnp.zeros((tuning.rows, layout.features), jnp.float32) if sums else None
         if tuning.ahead:
-            totals, _ = lax.fori_loop(0, tiles, load_and_add, (zeros, loaded(0)))
+            (products, total), _ = lax.fori_loop(0, tiles, load_and_add, (start, loaded(0)))
         else:
-            totals = lax.fori_loop(0, tiles, lambda i, totals: add(totals, *factors(i)), zeros)
-        start = (slot * tuning.parts + part) * layout.window
-        for total, block, length in zip(totals, cut, lengths, strict=True):
+            products, total = lax.fori_loop(0, tiles, lambda i, totals: add(totals, *factors(i)), start)
+        for product, block, length in zip(products, cut, lengths, strict=True):
             place = ((row + block.row) * columns + block.column) * channels
-            refs[-1][pallas.part(start + place, length), :] = total
+            refs[len(operands)][pallas.part((slot * tuning.parts + part) * layout.window + place, length), :] = product
+        if sums:
+            refs[-1][number, :] = total.sum(0)
 
-    shape = jax.ShapeDtypeStruct((layout.slots * tuning.parts * layout.window, layout.features), jnp.float32)
-    partial = pallas.call(
-        program,
-        grid=(layout.slots * tuning.parts * shares,),
-        out_shape=shape,
-        name=name,
-        warps=tuning.warps,
-        stages=tuning.stages,
+    programs = layout.slots * tuning.parts * shares
+    shapes = [jax.ShapeDtypeStruct((layout.slots * tuning.parts * layout.window, layout.features), jnp.float32)]
+    shapes += [jax.ShapeDtypeStruct((programs, layout.features), jnp.float32)] * sums
+    partial, *totals = pallas.call(
+        program, grid=(programs,), out_shape=shapes, name=name, warps=tuning.warps, stages=tuning.stages
     )(x.reshape(-1), *operands)
     partial = partial.reshape(layout.slots, tuning.parts, layout.window, layout.features)
-    return collected(partial, layout.rows, layout.columns, channels)
+    kernels = collected(partial, layout.rows, layout.columns, channels)
+    if not sums:
+        return kernels, None
+    total = totals[0].reshape(layout.slots, tuning.parts, shares, layout.copies, layout.output[2])
+    return kernels, total[:, :, 0].sum((1, 2))

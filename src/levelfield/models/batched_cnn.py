@@ -63,9 +63,8 @@ def _layer_forward(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[ja
 
 def _layer_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, ...]:
     x, kernel, winners = residuals
-    dy = spread(d, winners)
-    dkernel = kernel_gradient(x, dy, size=kernel.shape[1])
-    return input_gradient(dy, kernel), dkernel, _bias_gradient(d, winners)
+    dy, dbias = spread(d, winners)
+    return input_gradient(dy, kernel), kernel_gradient(x, dy, size=kernel.shape[1]), dbias
 
 
 pooled_layer.defvjp(_layer_forward, _layer_backward)
@@ -79,12 +78,7 @@ def pooled_first_layer(images: jax.Array, kernel: jax.Array, bias: jax.Array) ->
 
 def _first_layer_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, ...]:
     images, kernel, winners = residuals
-    dkernel = first_kernel_gradient(images, d, winners, size=kernel.shape[1])
-    return jnp.zeros_like(images), dkernel, _bias_gradient(d, winners)
+    return jnp.zeros_like(images), *first_kernel_gradient(images, d, winners, size=kernel.shape[1])
 
 
 pooled_first_layer.defvjp(_layer_forward, _first_layer_backward)
-
-
-def _bias_gradient(d: jax.Array, winners: jax.Array) -> jax.Array:
-    return jnp.where(winners != 0, d.astype(jnp.float32), 0).sum((1, 2, 3))

@@ -1,0 +1,45 @@
+"""Products of all slots at once: their gradients, and the kernel that transposes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from training_helpers import lowered_for_cuda, relative_error
+
+from levelfield.kernels.products import batched_product, transposed, weight_gradient
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), jnp.float32)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 64, 64), (2, 3, 65, 7), (1, 130, 100)])
+def test_transposing_swaps_the_last_axes(shape: tuple[int, ...]) -> None:
+    array = normal(*shape)
+    np.testing.assert_array_equal(transposed(array), array.swapaxes(-1, -2))
+
+
+# Rows that can be cut into parts, and such that cannot; factors with more columns on either side.
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [((4, 8), 5, 7), ((9,), 7, 3), ((1,), 4, 4), ((6, 2), 3, 8)])
+def test_gradients_of_products_are_those_of_jax(rows: tuple[int, ...], inputs: int, outputs: int) -> None:
+    x, weights, factors = normal(3, *rows, inputs), normal(3, inputs, outputs), normal(3, *rows, outputs)
+
+    def gradients(product):
+        return jax.jit(jax.grad(lambda x, weights: (product(x, weights) * factors).sum(), argnums=(0, 1)))(x, weights)
+
+    plain = gradients(lambda x, weights: jnp.einsum("n...i,nio->n...o", x, weights))
+    assert relative_error(gradients(lambda x, weights: batched_product(x, weights, jnp.float32)), plain) < 1e-5
+
+
+def test_gradients_of_weights_are_summed_in_float32() -> None:
+    """4,096 equal products of 1 and 1/64 have the sum 64, which bfloat16 would round away from after 256 of them."""
+    x, derivative = jnp.ones((1, 4096, 2), jnp.bfloat16), jnp.full((1, 4096, 3), 1 / 64, jnp.bfloat16)
+    found = weight_gradient(x, derivative)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, 64)
+
+
+def test_the_transposition_lowers_for_cuda() -> None:
+    assert lowered_for_cuda(weight_gradient, normal(2, 256, 100), normal(2, 256, 60)).count("triton") == 1
