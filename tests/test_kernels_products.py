@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from training_helpers import lowered_for_cuda, relative_error
 
+from levelfield.kernels import products
 from levelfield.kernels.products import batched_product, transposed, weight_gradient
 
 
@@ -23,10 +27,14 @@ def test_transposing_swaps_the_last_axes(shape: tuple[int, ...]) -> None:
 
 # Rows that can be cut into parts, and such that cannot; factors with more columns on either side.
 @pytest.mark.parametrize(("rows", "inputs", "outputs"), [((4, 8), 5, 7), ((9,), 7, 3), ((1,), 4, 4), ((6, 2), 3, 8)])
-def test_gradients_of_products_are_those_of_jax(rows: tuple[int, ...], inputs: int, outputs: int) -> None:
+@pytest.mark.parametrize("wide", [1, 256])
+def test_gradients_of_products_are_those_of_jax(
+    wide: int, rows: tuple[int, ...], inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_WIDE", wide)
     x, weights, factors = normal(3, *rows, inputs), normal(3, inputs, outputs), normal(3, *rows, outputs)
 
-    def gradients(product):
+    def gradients(product: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
         return jax.jit(jax.grad(lambda x, weights: (product(x, weights) * factors).sum(), argnums=(0, 1)))(x, weights)
 
     plain = gradients(lambda x, weights: jnp.einsum("n...i,nio->n...o", x, weights))
@@ -42,4 +50,4 @@ def test_gradients_of_weights_are_summed_in_float32() -> None:
 
 
 def test_the_transposition_lowers_for_cuda() -> None:
-    assert lowered_for_cuda(weight_gradient, normal(2, 256, 100), normal(2, 256, 60)).count("triton") == 1
+    assert lowered_for_cuda(weight_gradient, normal(2, 64, 256), normal(2, 64, 300)).count("triton") == 1

@@ -13,6 +13,7 @@ from jax import lax
 from levelfield.kernels import pallas
 
 _SIDE = 64  # of the square that a program transposes
+_WIDE = 256  # columns of both factors from which products take longer than moving the factors
 _TILE = 128  # rows and columns of a product that a GPU's processor computes at once
 _TILES = 144  # about as many as a large GPU has processors
 
@@ -45,7 +46,7 @@ def _backward(dtype: Any, residuals: tuple[jax.Array, jax.Array], derivative: ja
 def weight_gradient(x: jax.Array, derivative: jax.Array) -> jax.Array:
     """Return the gradient of weights, in float32, from their inputs and the derivative by their products."""
     x, derivative = (array.reshape(len(array), -1, array.shape[-1]) for array in (x, derivative))
-    if x.dtype == jnp.bfloat16:
+    if x.dtype == jnp.bfloat16 or min(x.shape[-1], derivative.shape[-1]) < _WIDE:
         return _einsum("nri,nro->nio", x, derivative, jnp.float32)
     # In TF32, libraries multiply two transposed factors at a third of the speed, and do not cut a sum over many rows
     # into parts, for which other processors are free.

@@ -14,7 +14,7 @@ from levelfield.kernels.pooled_convolution import (
     pooled_convolution,
     spread,
 )
-from levelfield.kernels.products import weight_gradient
+from levelfield.kernels.products import batched_product
 
 
 def forward(params: Any, state: Any, images: jax.Array, *, dtype: Any) -> tuple[jax.Array, Any]:
@@ -26,28 +26,7 @@ def forward(params: Any, state: Any, images: jax.Array, *, dtype: Any) -> tuple[
 
 
 def _dense(x: jax.Array, params: Any) -> jax.Array:
-    return _product(x, params["kernel"]) + params["bias"][:, None]
-
-
-@jax.custom_vjp
-def _product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiply each slot's matrices, with factors in the type of x in the gradients, too, and results in float32."""
-    return _product_forward(x, kernel)[0]
-
-
-def _product_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
-    # The barrier keeps XLA from reading the large kernel in float32 again for each product.
-    cast = jax.lax.optimization_barrier(kernel.astype(x.dtype))
-    return jnp.einsum("snc,sck->snk", x, cast, preferred_element_type=jnp.float32), (x, cast)
-
-
-def _product_backward(residuals: Any, d: jax.Array) -> tuple[jax.Array, jax.Array]:
-    x, cast = residuals
-    d = d.astype(x.dtype)
-    return jnp.einsum("snk,sck->snc", d, cast), weight_gradient(x, d)
-
-
-_product.defvjp(_product_forward, _product_backward)
+    return batched_product(x, params["kernel"], jnp.float32) + params["bias"][:, None]
 
 
 @jax.custom_vjp
