@@ -53,10 +53,10 @@ MPS = "nvidia-cuda-mps-control"  # the program that lets processes share a GPU
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_PER_CORE = (1, 2, 4, 8)
 SLOTS_ON_GPU = {
-    "fashion_mnist_cnn": (32, 64, 128),
+    "fashion_mnist_cnn": (64, 128),
     "cifar10_resnet32": (32, 64),
     "war_and_peace_lstm": (264, 528),
-    "war_and_peace_gpt": (1, 2, 4),
+    "war_and_peace_gpt": (2, 4),
 }
 
 # ---------------------------------------------------------------------------- levelfield
