@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from levelfield.kernels.attention import attention
 from levelfield.kernels.cross_entropy import linear_cross_entropy
 from levelfield.kernels.dropout import dropped
+from levelfield.kernels.gelu import gelu
 from levelfield.kernels.lookup import lookup
 from levelfield.kernels.products import batched_product
 from levelfield.kernels.residual import added_and_normalized, normalized
@@ -70,23 +71,3 @@ def _attended(net: GPT, block: Any, x: jax.Array, dtype: Any) -> jax.Array:
 def _hidden(net: GPT, block: Any, x: jax.Array, dtype: Any) -> jax.Array:
     hidden = gelu(batched_product(x, block["Dense_0"]["kernel"], dtype))
     return batched_product(hidden, block["Dense_1"]["kernel"], dtype)
-
-
-@jax.custom_vjp
-def gelu(x: jax.Array) -> jax.Array:
-    """Apply the tanh approximation of GELU. For the gradient, this keeps nothing but x."""
-    return jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype)
-
-
-def _gelu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return gelu(x), x
-
-
-def _gelu_backward(x: jax.Array, derivative: jax.Array) -> tuple[jax.Array]:
-    # The barrier keeps XLA from storing the tanh of the forward pass in float32 instead of computing it again.
-    x, derivative = jax.lax.optimization_barrier((x, derivative))
-    (dx,) = jax.vjp(jax.nn.gelu, x.astype(jnp.float32))[1](derivative.astype(jnp.float32))
-    return (dx.astype(x.dtype),)
-
-
-gelu.defvjp(_gelu_forward, _gelu_backward)
