@@ -37,6 +37,10 @@ class Rows:
                 of, row = json.loads(line)
                 self._known[of] = row
 
+    def has(self, label: str) -> bool:
+        """Return whether the file has a row."""
+        return f"{label}: {self._conditions}" in self._known
+
     def add(self, label: str, measure: Callable[[], list[str]]) -> None:
         of = f"{label}: {self._conditions}"
         if of not in self._known:

@@ -9,9 +9,9 @@ workload's default interval. Compilation is not counted for either.
 
 With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
 one CUDA graph: compiled or not, whichever is faster. That way, it also runs in several processes at once, which share
-the GPU under NVIDIA MPS; of the numbers of --processes, the best counts. A row takes a minute or two, most of which is
-compilation. With --rows FILE, a run that was cut off continues with the rows that are missing. Download the data sets
-first, or measure with --random-data.
+the GPU under NVIDIA MPS; of the numbers of --processes, the best counts. Everything is compiled first, at the same
+time, into the caches of JAX and PyTorch; then each row is measured in a process of its own. With --rows FILE, a run that
+was cut off continues with the rows that are missing. Download the data sets first, or measure with --random-data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ import numpy as np
 import torch
 from aligned import Rows, isolated
 from data_sets import prepare
-from torch_trials import STRETCH, TorchTrial, fastest, use_fast_products
+from torch_trials import STRETCH, GraphedTrial, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule
 from levelfield.training.program import Program, keep_programs, program, use_every_core
@@ -67,9 +68,11 @@ class Slots:
 
     def __init__(self, workload: Workload, slots: int, evaluate: bool = False, precision: Precision = "tf32") -> None:
         short = workload.name in LARGE and not evaluate
-        self.slots, self._evaluate, self._interval = slots, evaluate, STRETCH if short else workload.eval_interval
-        steps = 1_000_000 * self._interval
-        job = Job(workload, get_rule("adam"), "constant", steps, workload.batch_size, self._interval, tuple(ADAM))
+        interval = max(20, STRETCH // slots) if short else workload.eval_interval
+        self.slots, self._evaluate, self._interval = slots, evaluate, interval
+        job = Job(
+            workload, get_rule("adam"), "constant", 1_000_000 * interval, workload.batch_size, interval, tuple(ADAM)
+        )
         self._program = (Program if short else program)(job._replace(precision=precision), slots)
         numbers = {name: np.full(slots, value) for name, value in ADAM.items()}
         self._held = self._program.fill(self._program.empty(), np.ones(slots, bool), np.arange(slots), numbers)
@@ -140,6 +143,34 @@ def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str
         *with_evaluation,
         "; ".join(f"{contender.slots}: {formatted(median(contender))}" for contender in bare),
     ]
+
+
+def compile_all(cases: list[tuple[str, Precision]]) -> None:
+    """Compile the programs of all rows at the same time, so that the rows find them in the caches."""
+    with ProcessPoolExecutor(1 + len(cases), mp_context=get_context("spawn")) as pool:
+        compiled = [pool.submit(compile_ours, cases), *(pool.submit(compile_theirs, *case) for case in cases)]
+        for what, future in zip(["levelfield", *(", ".join(case) for case in cases)], compiled, strict=True):
+            try:
+                print(f"compiled: {what}, {future.result():.0f} s", flush=True)
+            except Exception as error:  # the row will say more
+                print(f"{what}: not compiled: {type(error).__name__}: {str(error)[:200]}", flush=True)
+
+
+def compile_ours(cases: list[tuple[str, Precision]]) -> float:
+    begun = time.perf_counter()
+    keep_programs()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        several = [(name, slots, precision) for name, precision in cases for slots in SLOTS_ON_GPU[name]]
+        for future in [pool.submit(Slots, get_workload(name), slots, False, p) for name, slots, p in several]:
+            future.result()
+    return time.perf_counter() - begun
+
+
+def compile_theirs(name: str, precision: Precision) -> float:
+    begun = time.perf_counter()
+    use_fast_products()
+    GraphedTrial(get_workload(name), precision, compiled=True)
+    return time.perf_counter() - begun
 
 
 def measure_on_gpu(name: str, precision: Precision, rounds: int, seconds: float) -> dict[str, Any]:
@@ -262,6 +293,8 @@ def main() -> None:
     given = f"{rounds} × {seconds} s, {processes or arguments.training_only}"
     rows = Rows(GPU_HEADINGS if on_gpu else CPU_HEADINGS, arguments.rows, f"{machine}, {given}")
     if on_gpu:
+        if missing := [case for case in cases if not rows.has(", ".join(case))]:
+            compile_all(missing)
         for name, precision in cases:
             measure = functools.partial(row_on_gpu, name, precision, rounds, seconds, processes)
             rows.add(f"{name}, {precision}", measure)
