@@ -10,8 +10,8 @@ workload's default interval. Compilation is not counted for either.
 With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
 one CUDA graph: compiled or not, whichever is faster. That way, it also runs in several processes at once, which share
 the GPU under NVIDIA MPS; of the numbers of --processes, the best counts. Everything is compiled first, at the same
-time, into the caches of JAX and PyTorch; then each row is measured in a process of its own. With --rows FILE, a run that
-was cut off continues with the rows that are missing. Download the data sets first, or measure with --random-data.
+time, into the caches of JAX and PyTorch; then each row is measured in a process of its own. With --rows FILE, a run
+that was cut off continues with the rows that are missing. Download the data sets first, or measure with --random-data.
 """
 
 from __future__ import annotations
