@@ -1,8 +1,6 @@
-"""Measure the kernels of batched workloads on a GPU: their errors, trial-steps per second, and the best tunings.
+"""Measure kernels on a GPU: the errors of the gradients of workloads with images, and the best tunings.
 
     python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
-    python benchmarks/kernels.py speed cifar10_resnet32:bfloat16:64 …     training steps with Adam, on random images
-    python benchmarks/kernels.py profile cifar10_resnet32:bfloat16:16     the same, and the time of each kernel
     python benchmarks/kernels.py tune resnet bfloat16           a network's kernels with many tunings: resnet, cnn, gpt
     python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
 
@@ -16,18 +14,14 @@ import collections
 import functools
 import importlib
 import itertools
-import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
 EXAMPLES, BATCH = 20_000, 256
@@ -97,94 +91,6 @@ def relative_error(value: Any, expected: Any) -> float:
     return float(np.linalg.norm(value - expected) / max(np.linalg.norm(expected), 1e-30))
 
 
-def training(workload: str, precision: str, slots: int, steps: int) -> tuple[Callable[..., Any], Any]:
-    """Return a function that trains all slots for some steps, and what it starts from."""
-    classifier, adam = model(workload).CLASSIFIER, optax.adam(1e-3)
-    gradients = model(workload).gradients(classifier, DTYPES[precision])
-    params, state, _, keys, _ = arguments(workload, slots)
-    optimizer = jax.vmap(adam.init)(params)
-    generator = np.random.default_rng(0)
-    images = jnp.asarray(generator.integers(0, 256, (EXAMPLES, *classifier.shape), dtype=np.uint8))
-    labels = jnp.asarray(generator.integers(0, 10, EXAMPLES, dtype=np.int32))
-
-    def train(held: Any, keys: jax.Array, images: jax.Array, labels: jax.Array) -> Any:
-        rows = jax.vmap(lambda key: jax.random.randint(key, (steps, BATCH), 0, EXAMPLES), out_axes=1)(keys)
-
-        def step(held: Any, now: Any) -> Any:
-            (params, state, optimizer), (rows, number) = held, now
-            fresh = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
-            losses, derivatives, state = gradients(params, state, (images[rows], labels[rows]), fresh, {})
-            updates, optimizer = jax.vmap(adam.update)(derivatives, optimizer, params)
-            return (optax.apply_updates(params, updates), state, optimizer), losses
-
-        return jax.lax.scan(step, held, (rows, jnp.arange(steps)))
-
-    return jax.jit(train, donate_argnums=0), ((params, state, optimizer), keys, images, labels)
-
-
-def speed(run: str, profiled: bool = False, hlo: str = "") -> Iterator[Any]:
-    """Print trial-steps per second: the median of several calls. Write the compiled program to the folder ``hlo``."""
-    workload, precision, slots = run.split(":")
-    steps = max(5, (400 if "cnn" in workload else 80) * 8 // int(slots) // 4)
-    train, (held, *rest) = training(workload, precision, int(slots), steps)
-    begun = time.perf_counter()
-    compiled = train.lower(held, *rest).compile()
-    compilation = time.perf_counter() - begun
-    if hlo:
-        Path(hlo, f"{run.replace(':', '-')}.hlo").write_text(compiled.as_text())
-    yield
-
-    def once() -> None:
-        nonlocal held
-        held, losses = compiled(held, *rest)
-        seen.append(float(losses.mean()))
-
-    seen: list[float] = []
-    once()
-    times = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        once()
-        times.append(time.perf_counter() - begun)
-    rate = steps * int(slots) / statistics.median(times)
-    memory = compiled.memory_analysis()
-    print(
-        f"{run}: {rate:.0f} trial-steps/s, {1e6 / rate:.1f} µs each (compiled in {compilation:.0f} s, needs "
-        f"{memory.temp_size_in_bytes / 2**30:.1f} GiB; loss {seen[0]:.3f} → {seen[-1]:.3f})",
-        flush=True,
-    )
-    if profiled:
-        print_kernels(once, steps * int(slots))
-
-
-def print_kernels(function: Callable[[], None], trial_steps: int, most: int = 45) -> None:
-    """Print the kernels that take longest, in µs per trial-step."""
-    with tempfile.TemporaryDirectory() as folder:
-        jax.profiler.start_trace(folder)
-        function()
-        jax.profiler.stop_trace()
-        total: dict[str, float] = collections.Counter()
-        calls: dict[str, int] = collections.Counter()
-        ends: list[float] = []
-        for path in Path(folder).rglob("*.xplane.pb"):
-            for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-                lines = plane.lines if "/device:GPU" in plane.name else ()
-                for event in (event for line in lines if line.name.startswith("Stream") for event in line.events):
-                    total[event.name] += event.duration_ns
-                    calls[event.name] += 1
-                    ends += [event.start_ns, event.start_ns + event.duration_ns]
-    if not ends:
-        print("the profiler saw no kernels")
-        return
-    busy, span = sum(total.values()), max(ends) - min(ends)
-    print(f"  {busy / trial_steps / 1e3:.1f} µs busy of {span / trial_steps / 1e3:.1f} µs per trial-step")
-    for name, duration in sorted(total.items(), key=lambda pair: -pair[1])[:most]:
-        each = duration / calls[name] / 1e3
-        print(
-            f"  {duration / trial_steps / 1e3:7.2f} µs {100 * duration / busy:4.1f}% {each:8.1f} µs each  {name[:90]}"
-        )
-
-
 def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
     """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
     measured = {"resnet": resnet_kernels, "cnn": cnn_kernels, "gpt": gpt_kernels}[network](DTYPES[precision])
@@ -212,8 +118,9 @@ def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
             print(f"{precision} {name} {options['tuning']}: {function}")
             continue
         try:
-            result = jax.tree.leaves(function())[0].astype(jnp.float32)
-            difference = float(jnp.abs(result - expected.setdefault(name, result)).max() / jnp.abs(result).max())
+            result = jax.device_get(function())
+            pairs = zip(jax.tree.leaves(result), jax.tree.leaves(expected.setdefault(name, result)), strict=True)
+            difference = max(relative_error(np.float32(value), np.float32(first)) for value, first in pairs)
             found[name].append((timed(function) / SLOTS, options["tuning"], difference))
         except Exception as error:
             print(f"{precision} {name} {options['tuning']}: {type(error).__name__}: {str(error)[:80]!r}")
@@ -402,17 +309,10 @@ def tf32_candidates(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", help="as above, separated by commas")
-    parser.add_argument("--hlo", default="", metavar="FOLDER", help="where to write the compiled programs of profiles")
-    options = parser.parse_args()
-    given = " ".join(options.jobs)
+    given = " ".join(parser.parse_args().jobs)
     jobs: list[Iterator[Any]] = []
     for kind, *rest in (part.split() for part in given.split(",")):
-        functions = {
-            "check": check,
-            "speed": speed,
-            "profile": functools.partial(speed, profiled=True, hlo=options.hlo),
-        }
-        jobs += [tune(*rest)] if kind == "tune" else [functions[kind](one) for one in rest]
+        jobs += [tune(*rest)] if kind == "tune" else map(check, rest)
     print(f"{jax.local_devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
 
     def advance(job: Iterator[Any]) -> None:

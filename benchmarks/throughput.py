@@ -146,31 +146,34 @@ def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str
 
 
 def compile_all(cases: list[tuple[str, Precision]]) -> None:
-    """Compile the programs of all rows at the same time, so that the rows find them in the caches."""
-    with ProcessPoolExecutor(1 + len(cases), mp_context=get_context("spawn")) as pool:
-        compiled = [pool.submit(compile_ours, cases), *(pool.submit(compile_theirs, *case) for case in cases)]
-        for what, future in zip(["levelfield", *(", ".join(case) for case in cases)], compiled, strict=True):
-            try:
-                print(f"compiled: {what}, {future.result():.0f} s", flush=True)
-            except Exception as error:  # the row will say more
-                print(f"{what}: not compiled: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    """Compile the programs of all rows side by side, so that the rows find them in the caches.
+
+    PyTorch's come after levelfield's, for which XLA compares kernels on the GPU and keeps the fastest.
+    """
+    for what, several in (("levelfield", [(compile_ours, cases)]), ("PyTorch", [(compile_theirs, *c) for c in cases])):
+        begun = time.perf_counter()
+        with ProcessPoolExecutor(len(several), mp_context=get_context("spawn")) as pool:
+            for future in [pool.submit(*each) for each in several]:
+                if error := future.exception():  # the row will say more
+                    print(f"{what}: not compiled: {type(error).__name__}: {str(error)[:200]}", flush=True)
+        print(f"{what}: compiled in {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def compile_ours(cases: list[tuple[str, Precision]]) -> float:
-    begun = time.perf_counter()
+def compile_ours(cases: list[tuple[str, Precision]]) -> None:
     keep_programs()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        several = [(name, slots, precision) for name, precision in cases for slots in SLOTS_ON_GPU[name]]
+        several = [(name, slots, precision) for name, precision in cases for slots in slots_on_gpu(name)]
         for future in [pool.submit(Slots, get_workload(name), slots, False, p) for name, slots, p in several]:
             future.result()
-    return time.perf_counter() - begun
 
 
-def compile_theirs(name: str, precision: Precision) -> float:
-    begun = time.perf_counter()
+def compile_theirs(name: str, precision: Precision) -> None:
     use_fast_products()
     GraphedTrial(get_workload(name), precision, compiled=True)
-    return time.perf_counter() - begun
+
+
+def slots_on_gpu(name: str) -> tuple[int, ...]:
+    return SLOTS_ON_GPU.get(name, (64, 256))
 
 
 def measure_on_gpu(name: str, precision: Precision, rounds: int, seconds: float) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def measure_on_gpu(name: str, precision: Precision, rounds: int, seconds: float)
     workload = get_workload(name)
     pytorch = fastest(workload, precision)
     with ThreadPoolExecutor() as pool:  # compile side by side
-        ours = list(pool.map(lambda count: Slots(workload, count, precision=precision), SLOTS_ON_GPU[name]))
+        ours = list(pool.map(lambda count: Slots(workload, count, precision=precision), slots_on_gpu(name)))
     measured = rates([pytorch, *ours], rounds, seconds)
     medians = [statistics.median(measured[contender]) for contender in (pytorch, *ours)]
     slots = {contender.slots: median for contender, median in zip(ours, medians[1:], strict=True)}

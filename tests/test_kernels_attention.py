@@ -30,8 +30,11 @@ def results(function: Any, heads: int, projected: jax.Array, derivative: jax.Arr
     return jax.jit(both)(projected, derivative)
 
 
-# Lengths of part of a block, of a block and a bit, and of several blocks.
-@pytest.mark.parametrize(("shape", "heads"), [((2, 3, 12, 32), 2), ((1, 2, 70, 16), 1), ((2, 1, 130, 48), 3)])
+# Lengths of part of a block, of a block and a bit, of several blocks and a bit, and of whole blocks.
+@pytest.mark.parametrize(
+    ("shape", "heads"),
+    [((2, 3, 12, 32), 2), ((1, 2, 70, 16), 1), ((2, 1, 130, 48), 3), ((1, 2, 256, 32), 2)],
+)
 def test_the_kernels_compute_causal_attention(shape: tuple[int, ...], heads: int) -> None:
     given = arguments(*shape)
     assert relative_error(results(attention, heads, *given), results(reference, heads, *given)) < 1e-5
@@ -59,8 +62,9 @@ def test_large_scores_do_not_overflow() -> None:
     assert relative_error(found[0], results(reference, 1, 300 * projected, derivative)[0]) < 1e-4
 
 
-def test_tuning_changes_no_result() -> None:
-    projected, derivative = arguments(1, 1, 130, 16)
+@pytest.mark.parametrize("length", [130, 96])
+def test_tuning_changes_no_result(length: int) -> None:
+    projected, derivative = arguments(1, 1, length, 16)
     first, second = Tuning(own=64, others=32), Tuning(own=16, others=64)
     expected, actual = (forward(projected, 1, tuning) for tuning in (first, second))
     assert relative_error(actual, expected) < 1e-5

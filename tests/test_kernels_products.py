@@ -42,11 +42,11 @@ def test_gradients_of_products_are_those_of_jax(
 
 
 def test_gradients_of_weights_are_summed_in_float32() -> None:
-    """4,096 equal products of 1 and 1/64 have the sum 64, which bfloat16 would round away from after 256 of them."""
-    x, derivative = jnp.ones((1, 4096, 2), jnp.bfloat16), jnp.full((1, 4096, 3), 1 / 64, jnp.bfloat16)
+    """4,097 products of 1 and 1/64 add up to 64 + 1/64, which bfloat16 would round to 64."""
+    x, derivative = jnp.ones((1, 4097, 2), jnp.bfloat16), jnp.full((1, 4097, 3), 1 / 64, jnp.bfloat16)
     found = weight_gradient(x, derivative)
     assert found.dtype == jnp.float32
-    np.testing.assert_array_equal(found, 64)
+    np.testing.assert_array_equal(found, 64 + 1 / 64)
 
 
 def test_the_transposition_lowers_for_cuda() -> None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training_helpers import lowered_for_cuda
+from training_helpers import lowered_for_cuda, relative_error
 
 from levelfield.kernels import pallas
 from levelfield.models import batched_cnn, batched_transformer, cifar10_resnet32, fashion_mnist_cnn, war_and_peace_gpt
@@ -41,7 +41,7 @@ def plain_gradients(classifier):
     return gradients
 
 
-def relative_error(got, expected):
+def error_of_all(got, expected):
     """Return ‖got − expected‖ / ‖expected‖ over all arrays."""
     pairs = list(zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
     error = sum(np.sum((np.asarray(a, float) - np.asarray(b, float)) ** 2) for a, b in pairs)
@@ -118,7 +118,7 @@ def test_the_layers_of_the_cnn_have_the_gradients_of_xla(dtype, tolerance):
     got = jax.jit(gradients, static_argnums=0)(batched_cnn.pooled_layer, d, x, kernel, bias)
     wide = [array.astype(jnp.float32) for array in (d, x, kernel, bias)]
     for a, b in zip(got, jax.jit(gradients, static_argnums=0)(by_xla, *wide), strict=True):
-        assert relative_error(a.astype(jnp.float32), b) < tolerance
+        assert error_of_all(a.astype(jnp.float32), b) < tolerance
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -141,16 +141,17 @@ def test_gradients_at_full_size_are_as_precise_as_those_of_xla(model):
     with jax.default_matmul_precision("highest"):
         expected = jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1]
     with jax.default_matmul_precision("tensorfloat32"):
-        usual = relative_error(jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1], expected)
+        usual = error_of_all(jax.jit(plain_gradients(model.CLASSIFIER))(*arguments)[1], expected)
     # bfloat16 has three bits less than TF32.
     for precision, allowed in (("tf32", 3 * usual), ("bfloat16", 3 * 8 * usual)):
         got = jax.jit(model.batched(precision))(*arguments)[1]
-        assert relative_error(got, expected) < allowed, precision
+        assert error_of_all(got, expected) < allowed, precision
 
 
 # ---------------------------------------------------------------------------- transformers
 
 GPT_MODEL = LanguageModel(GPT(characters=11, length=12, layers=2, width=32, heads=2, dropout=0.2, spread=0.3))
+CERTAIN = LanguageModel(dataclasses.replace(GPT_MODEL.net, dropout=0.0, layers=1))
 
 
 def texts(language, sequences, seed=0):
@@ -163,25 +164,26 @@ def texts(language, sequences, seed=0):
     return params, (), characters, keys, {}
 
 
-@pytest.fixture(scope="module")
-def gpt_gradients():
-    return jax.jit(batched_transformer.gradients(GPT_MODEL.net, jnp.float32))
+@functools.cache
+def gpt_gradients(language):
+    return jax.jit(batched_transformer.gradients(language.net, jnp.float32))
 
 
-def test_gpt_gradients_at_once_are_those_of_each_trial(gpt_gradients):
-    arguments = texts(GPT_MODEL, 3)
-    got, expected = gpt_gradients(*arguments), jax.jit(plain_gradients(GPT_MODEL))(*arguments)
+@pytest.mark.parametrize("language", [GPT_MODEL, CERTAIN])
+def test_gpt_gradients_at_once_are_those_of_each_trial(language):
+    arguments, gradients = texts(language, 3), gpt_gradients(language)
+    got, expected = gradients(*arguments), jax.jit(plain_gradients(language))(*arguments)
     assert jax.tree.structure(got) == jax.tree.structure(expected)
     np.testing.assert_allclose(got[0], expected[0], rtol=1e-5)
     assert all(a.dtype == b.dtype for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True))
     assert relative_error(got[1], expected[1]) < 1e-4
-    assert_isolated(gpt_gradients, *arguments)
+    assert_isolated(gradients, *arguments)
 
 
-def test_gpt_gradients_in_bfloat16_are_near_those_in_float32(gpt_gradients):
+def test_gpt_gradients_in_bfloat16_are_near_those_in_float32():
     arguments = texts(GPT_MODEL, 3)
     losses, got, _ = jax.jit(batched_transformer.gradients(GPT_MODEL.net, jnp.bfloat16))(*arguments)
-    expected_losses, expected, _ = gpt_gradients(*arguments)
+    expected_losses, expected, _ = gpt_gradients(GPT_MODEL)(*arguments)
     np.testing.assert_allclose(losses, expected_losses, rtol=0.02)
     assert {leaf.dtype for leaf in jax.tree.leaves(got)} == {np.dtype(np.float32)}
     assert relative_error(got, expected) < 0.1

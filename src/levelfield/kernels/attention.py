@@ -197,7 +197,7 @@ def _backward_kernel(
 
 
 class _Part:
-    """A program's block of positions in one head of one sequence. Blocks with the most positions before them start."""
+    """A program's positions in one head of one sequence. Programs with the most positions before them start first."""
 
     def __init__(self, shape: _Shape, tuning: Tuning) -> None:
         blocks, number = shape.blocks(tuning.own), pallas.number()
@@ -239,13 +239,12 @@ class _Part:
 
     def _exist(self, position: jax.Array) -> jax.Array:
         length = self._shape.length
-        whole = all(length % positions == 0 for positions in {len(position), self._own})
-        return jnp.ones(position.shape, bool) if whole else position < length
+        return jnp.ones(position.shape, bool) if length % len(position) == 0 else position < length
 
     def masked(self, scores: jax.Array, own: Any, others: Any, *, transposed: bool = False) -> jax.Array:
         """Scale the scores of the program's own positions with others for powers of two, and hide later keys.
 
-        Rows are queries; ``transposed``, they are keys. Positions after the end count as later.
+        Rows are queries; ``transposed``, they are keys. Keys after the end are hidden, too.
         """
         rows = own + jnp.arange(scores.shape[0], dtype=jnp.int32)[:, None]
         columns = others + jnp.arange(scores.shape[1], dtype=jnp.int32)[None, :]

@@ -41,7 +41,7 @@ def _of_logits(logits: jax.Array, bias: jax.Array, targets: jax.Array, dtype: An
 
 
 def _forward(logits: jax.Array, bias: jax.Array, targets: jax.Array, dtype: Any) -> tuple[jax.Array, Any]:
-    """Compute the losses, and their derivatives. There may be more logits than classes, for which there are biases."""
+    """Compute the losses and their derivatives. The bias has a number per class; there may be more logits than that."""
     slots, rows, width = logits.shape
     classes = bias.shape[1]
     programs, columns = -(-rows // _ROWS), 1 << (width - 1).bit_length()

@@ -43,7 +43,8 @@ def pooled_convolution(
         bias_ref, out_ref, winners_ref = refs
         count = int(tuning.rows * per_row)
         windows = products.reshape(count, 4, features)
-        # Outputs are in the order row, column if the group is the window. Otherwise groups are two columns.
+        # If a group is a pooling window, its outputs are in the order row, column. If it is a column of two rows, two
+        # groups make a window, and the order is column, row.
         place = jnp.arange(4, dtype=jnp.int32)
         place = place if per_row == 1 else 2 * (place & 1) + (place >> 1)
         largest = jnp.max(windows, axis=1)
