@@ -273,43 +273,45 @@ def gradient(
             return load(tile, refs), (load_windows(x_ref, layout, tile, block, row) for block in cut)
 
         def add(totals: Any, d: jax.Array, windows: Iterable[jax.Array]) -> Any:
-            products, loaded = totals
+            products, sum_of_d = totals
             products = tuple(
                 total + pallas.dot(window.T, d, transposed=tuning.transposed)
                 for total, window in zip(products, windows, strict=True)
             )
-            return products, loaded + d.astype(jnp.float32) if sums else loaded
+            return products, sum_of_d + d.astype(jnp.float32) if sums else None
 
-        def loaded(i: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        def load_both(i: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
             d, windows = factors(i)
             return d, tuple(windows)
 
-        def load_and_add(i: Any, held: Any) -> Any:
-            totals, now = held
-            following = loaded(jnp.minimum(i + 1, tiles - 1))
-            return add(totals, *now), following
+        def add_and_load_next(i: Any, carry: Any) -> Any:
+            totals, (d, windows) = carry
+            following = load_both(jnp.minimum(i + 1, tiles - 1))
+            return add(totals, d, windows), following
 
         zeros = tuple(jnp.zeros((length, layout.features), jnp.float32) for length in lengths)
         start = zeros, jnp.zeros((tuning.rows, layout.features), jnp.float32) if sums else None
         if tuning.ahead:
-            (products, total), _ = lax.fori_loop(0, tiles, load_and_add, (start, loaded(0)))
+            (products, sum_of_d), _ = lax.fori_loop(0, tiles, add_and_load_next, (start, load_both(0)))
         else:
-            products, total = lax.fori_loop(0, tiles, lambda i, totals: add(totals, *factors(i)), start)
+            products, sum_of_d = lax.fori_loop(0, tiles, lambda i, totals: add(totals, *factors(i)), start)
+        first = (slot * tuning.parts + part) * layout.window
         for product, block, length in zip(products, cut, lengths, strict=True):
             place = ((row + block.row) * columns + block.column) * channels
-            refs[len(operands)][pallas.part((slot * tuning.parts + part) * layout.window + place, length), :] = product
+            refs[len(operands)][pallas.part(first + place, length), :] = product
         if sums:
-            refs[-1][number, :] = total.sum(0)
+            refs[-1][number, :] = sum_of_d.sum(0)
 
     programs = layout.slots * tuning.parts * shares
     shapes = [jax.ShapeDtypeStruct((layout.slots * tuning.parts * layout.window, layout.features), jnp.float32)]
     shapes += [jax.ShapeDtypeStruct((programs, layout.features), jnp.float32)] * sums
-    partial, *totals = pallas.call(
+    partial, *sums_of_d = pallas.call(
         program, grid=(programs,), out_shape=shapes, name=name, warps=tuning.warps, stages=tuning.stages
     )(x.reshape(-1), *operands)
     partial = partial.reshape(layout.slots, tuning.parts, layout.window, layout.features)
     kernels = collected(partial, layout.rows, layout.columns, channels)
     if not sums:
         return kernels, None
-    total = totals[0].reshape(layout.slots, tuning.parts, shares, layout.copies, layout.output[2])
-    return kernels, total[:, :, 0].sum((1, 2))
+    # Programs that share a part have loaded the same.
+    sum_of_d = sums_of_d[0].reshape(layout.slots, tuning.parts, shares, layout.copies, layout.output[2])[:, :, 0]
+    return kernels, sum_of_d.sum((1, 2))
