@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
-EXAMPLES, BATCH = 20_000, 256
+BATCH = 256
 SLOTS = 16  # when tuning
 
 
@@ -91,6 +91,13 @@ def relative_error(value: Any, expected: Any) -> float:
     return float(np.linalg.norm(value - expected) / max(np.linalg.norm(expected), 1e-30))
 
 
+@jax.jit
+def distance(value: jax.Array, first: jax.Array) -> jax.Array:
+    """Return the norm of the difference, relative to that of the first; on the GPU, because arrays are large."""
+    value, first = (array.astype(jnp.float32).ravel() for array in (value, first))
+    return jnp.linalg.norm(value - first) / jnp.linalg.norm(first)
+
+
 def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
     """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
     measured = {"resnet": resnet_kernels, "cnn": cnn_kernels, "gpt": gpt_kernels}[network](DTYPES[precision])
@@ -118,9 +125,8 @@ def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
             print(f"{precision} {name} {options['tuning']}: {function}")
             continue
         try:
-            result = jax.device_get(function())
-            pairs = zip(jax.tree.leaves(result), jax.tree.leaves(expected.setdefault(name, result)), strict=True)
-            difference = max(relative_error(np.float32(value), np.float32(first)) for value, first in pairs)
+            result = function()
+            difference = max(jax.tree.leaves(jax.tree.map(distance, result, expected.setdefault(name, result))))
             found[name].append((timed(function) / SLOTS, options["tuning"], difference))
         except Exception as error:
             print(f"{precision} {name} {options['tuning']}: {type(error).__name__}: {str(error)[:80]!r}")

@@ -20,28 +20,49 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple, get_args
 
 import jax
 from data_sets import prepare
 from throughput import Slots
 
 from levelfield.training.program import keep_programs
+from levelfield.workload import Precision
 from levelfield.workloads import get_workload
 
 
-def compiled(what: str) -> Slots | str:
+class Case(NamedTuple):
+    workload: str
+    precision: Precision
+    slots: int
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        try:
+            workload, precision, slots = text.split(":")
+            if precision not in get_args(Precision) or int(slots) < 1:
+                raise ValueError
+        except ValueError:
+            expected = f"expected WORKLOAD:PRECISION:SLOTS, with a precision of {', '.join(get_args(Precision))}"
+            raise argparse.ArgumentTypeError(f"{text!r}: {expected}") from None
+        return cls(workload, precision, int(slots))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+
+def compiled(what: Case) -> Slots | str:
     """Return trials that fill their slots, or why there are none."""
-    workload, precision, slots = what.split(":")
     begun = time.perf_counter()
     try:
-        trials = Slots(get_workload(workload), int(slots), precision=precision)  # type: ignore[arg-type]
+        trials = Slots(get_workload(what.workload), what.slots, precision=what.precision)
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:600]}"
     print(f"{what}: compiled after {time.perf_counter() - begun:.0f} s", flush=True)
     return trials
 
 
-def profile(what: str, trials: Slots, most: int, hlo: Path | None) -> None:
+def profile(what: Case, trials: Slots, most: int, hlo: Path | None) -> None:
     steps, rates = trials.stretch(), list[float]()
     while len(rates) < 5:
         begun = time.perf_counter()
@@ -49,7 +70,8 @@ def profile(what: str, trials: Slots, most: int, hlo: Path | None) -> None:
         rates.append(steps / (time.perf_counter() - begun))
     text = trials.compiled_text()
     if hlo:
-        hlo.joinpath(f"{what.replace(':', '-')}.hlo").write_text(text)
+        hlo.mkdir(parents=True, exist_ok=True)
+        hlo.joinpath(f"{'-'.join(map(str, what))}.hlo").write_text(text)
     rate = statistics.median(rates)
     print(f"\n{what}: {rate:,.0f} trial-steps/s, {1e6 / rate:.1f} µs each", flush=True)
     print_kernels(trials, steps, operations(text), most)
@@ -95,12 +117,12 @@ def print_kernels(trials: Slots, steps: int, names: dict[str, str], most: int) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="+", metavar="WORKLOAD:PRECISION:SLOTS")
+    parser.add_argument("what", nargs="+", type=Case.parse, metavar="WORKLOAD:PRECISION:SLOTS")
     parser.add_argument("--most", type=int, default=40, help="how many lines to print of each")
     parser.add_argument("--hlo", type=Path, metavar="FOLDER", help="where to write the compiled programs")
     parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
     arguments = parser.parse_args()
-    prepare({what.split(":")[0] for what in arguments.what}, random=arguments.random_data)
+    prepare({what.workload for what in arguments.what}, random=arguments.random_data)
     keep_programs()
     print(f"{jax.local_devices()[0].device_kind}, jax {jax.__version__}", flush=True)
     with ThreadPoolExecutor(8) as pool:
