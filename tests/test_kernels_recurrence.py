@@ -11,11 +11,10 @@ import pytest
 from training_helpers import lowered_for_cuda, relative_error
 
 from levelfield.kernels import pallas
-from levelfield.kernels.dropout import dropped, random_bytes
 from levelfield.kernels.products import batched_product
 from levelfield.kernels.recurrence import Tuning, backward, forward, recurrence, reference
 
-LAYER, DROP = 1, 92
+DROP = 92
 
 
 def arguments(slots: int, time: int, batch: int, units: int, dtype: Any = jnp.float32) -> Any:
@@ -25,7 +24,7 @@ def arguments(slots: int, time: int, batch: int, units: int, dtype: Any = jnp.fl
         return jnp.asarray(random.normal(size=shape), jnp.float32)
 
     state = normal(slots, batch, units) * 0.5, normal(slots, batch, units)
-    noise = jnp.asarray(random.integers(0, 256, (slots, 2, time, batch, units)), jnp.uint8)
+    noise = jnp.asarray(random.integers(0, 256, (slots, time, batch, units)), jnp.uint8)
     weights = normal(slots, units, 4 * units) * units**-0.5
     return normal(slots, time, batch, 4 * units).astype(dtype), weights, normal(slots, 4 * units), state, noise
 
@@ -33,10 +32,10 @@ def arguments(slots: int, time: int, batch: int, units: int, dtype: Any = jnp.fl
 def gradients(function: Any, arguments: Any) -> Any:
     """The outputs, the state at the end, and the gradients of a weighted sum of the outputs."""
     projected, recurrent, bias, state, noise = arguments
-    factors = jnp.cos(jnp.arange(noise[:, LAYER].size).reshape(noise[:, LAYER].shape))
+    factors = jnp.cos(jnp.arange(noise.size).reshape(noise.shape))
 
     def loss(*differentiated: jax.Array) -> Any:
-        outputs, end = function(*differentiated, state, noise, LAYER, DROP)
+        outputs, end = function(*differentiated, state, noise, DROP)
         return (outputs * factors).sum(), (outputs, end)
 
     found, results = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(projected, recurrent, bias)
@@ -61,16 +60,16 @@ def test_in_bfloat16_the_kernels_err_by_rounding_only() -> None:
 def test_tuning_changes_no_result() -> None:
     tuning = Tuning(resident=2, early=True)
     given = arguments(2, 2, 5, 16)
-    expected, actual = (forward(*given, LAYER, DROP, chosen) for chosen in (Tuning(), tuning))
+    expected, actual = (forward(*given, DROP, chosen) for chosen in (Tuning(), tuning))
     assert relative_error(actual, expected) < 1e-6
     recurrent, noise, (outputs, _, (_, *kept)) = given[1], given[4], expected
-    derivatives = [backward(outputs, recurrent, noise, *kept, LAYER, DROP, chosen) for chosen in (tuning, Tuning())]
+    derivatives = [backward(outputs, recurrent, noise, *kept, DROP, chosen) for chosen in (tuning, Tuning())]
     assert relative_error(*derivatives) < 1e-6
 
 
 def test_units_must_fit_the_tiles() -> None:
     with pytest.raises(ValueError, match="24 units: expected a power of two, at least 16"):
-        recurrence(*arguments(1, 1, 2, 24), LAYER, DROP)
+        recurrence(*arguments(1, 1, 2, 24), DROP)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -78,7 +77,7 @@ def test_the_kernels_are_lowered_for_a_gpu(dtype: Any) -> None:
     projected, recurrent, bias, state, noise = arguments(2, 50, 50, 128, dtype)
 
     def loss(*differentiated: jax.Array) -> jax.Array:
-        return recurrence(*differentiated, state, noise, LAYER, DROP)[0].astype(jnp.float32).sum()
+        return recurrence(*differentiated, state, noise, DROP)[0].astype(jnp.float32).sum()
 
     lowered = lowered_for_cuda(jax.grad(loss, argnums=(0, 1, 2)), projected, recurrent, bias)
     assert lowered.count("triton") >= 2
@@ -103,20 +102,8 @@ def test_on_a_gpu_a_slot_does_not_depend_on_its_neighbors() -> None:
         pytest.skip("there is no GPU with kernels")
     given = arguments(5, 50, 50, 128, jnp.bfloat16)
     last = jax.tree.map(lambda array: array[4:], given)
-    together, alone = forward(*given, LAYER, DROP), forward(*last, LAYER, DROP)
+    together, alone = forward(*given, DROP), forward(*last, DROP)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[4:], b), together, alone)
-
-
-def test_random_bytes_are_uniform_and_dropout_keeps_the_mean() -> None:
-    noise = random_bytes(jax.random.key(0), (7, 11, 1301))
-    assert (noise.shape, noise.dtype) == ((7, 11, 1301), jnp.uint8)
-    counts = np.bincount(np.asarray(noise).ravel(), minlength=256)
-    expected = noise.size / 256
-    assert ((counts - expected) ** 2 / expected).sum() < 255 + 5 * (2 * 255) ** 0.5  # χ²
-    for drop in (51, 92):
-        kept = dropped(jnp.ones(noise.shape), noise, drop)
-        assert abs(float((kept > 0).mean()) - (1 - drop / 256)) < 0.008
-        assert abs(float(kept.mean()) - 1) < 0.01
 
 
 def test_products_have_gradients_in_float32() -> None:

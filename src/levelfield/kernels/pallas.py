@@ -131,15 +131,9 @@ def call(
     return called
 
 
-def slot_of(*shape: int, within: int | None = None) -> Any:
-    """Return the specification of an array with a leading axis of slots, of which each program sees its own slot.
-
-    With ``within``, each slot has several arrays of this shape, of which the program sees the one of this number.
-    """
-    inner = [0] * len(shape)
-    if within is None:
-        return pallas.BlockSpec((None, *shape), lambda slot: (slot, *inner))
-    return pallas.BlockSpec((None, None, *shape), lambda slot: (slot, within, *inner))
+def slot_of(*shape: int) -> Any:
+    """Return the specification of an array with a leading axis of slots, of which each program sees its own slot."""
+    return pallas.BlockSpec((None, *shape), lambda slot: (slot, *[0] * len(shape)))
 
 
 # What kernels are made of. Names that JAX moves or removes are replaced here.

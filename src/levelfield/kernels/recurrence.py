@@ -3,8 +3,8 @@
 XLA runs a scan as several kernels per time step and writes the state to memory between them. Here, one program runs all
 time steps of a trial: the state stays in registers, and as many recurrent weights as fit stay in shared memory.
 
-Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise``, of which this layer
-uses ``noise[:, layer]``, and ``drop`` say which outputs are dropped, as in ``levelfield.kernels.dropout``.
+Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise`` and ``drop`` say which
+outputs are dropped, as in ``levelfield.kernels.dropout``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BACKWARD = {"bfloat16": Tuning(), "float32": Tuning(resident=2)}
 
 
 def reference(
-    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, drop: int
 ) -> tuple[jax.Array, State]:
     """Return what ``recurrence`` returns, as plain JAX computes it."""
 
@@ -51,12 +51,12 @@ def reference(
         end, outputs = jax.lax.scan(cell, start, projected)
         return dropped(outputs, noise, drop), end
 
-    return jax.vmap(one)(projected, recurrent, bias, start, noise[:, layer])
+    return jax.vmap(one)(projected, recurrent, bias, start, noise)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def recurrence(
-    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, drop: int
 ) -> tuple[jax.Array, State]:
     """Return the outputs after dropout, (slots, time, batch, units), and the state after the last step.
 
@@ -65,19 +65,19 @@ def recurrence(
     and their gradients are in float32. The number of units must be a power of two, at least 16. States pass no
     gradient: the start has none, and that of the end is ignored.
     """
-    return _forward(projected, recurrent, bias, start, noise, layer, drop)[0]
+    return _forward(projected, recurrent, bias, start, noise, drop)[0]
 
 
 def _forward(
-    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, layer: int, drop: int
+    projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State, noise: jax.Array, drop: int
 ) -> tuple[Any, Any]:
-    outputs, end, kept = forward(projected, recurrent, bias, start, noise, layer, drop)
+    outputs, end, kept = forward(projected, recurrent, bias, start, noise, drop)
     return (outputs, end), (recurrent, noise, *kept)
 
 
-def _backward(layer: int, drop: int, residuals: Any, derivatives: Any) -> tuple[Any, ...]:
+def _backward(drop: int, residuals: Any, derivatives: Any) -> tuple[Any, ...]:
     recurrent, noise, hidden, gates, cells = residuals
-    dprojected, dbias = backward(derivatives[0], recurrent, noise, gates, cells, layer, drop)
+    dprojected, dbias = backward(derivatives[0], recurrent, noise, gates, cells, drop)
     return dprojected, weight_gradient(hidden, dprojected), dbias, None, None
 
 
@@ -90,7 +90,6 @@ def forward(
     bias: jax.Array,
     start: State,
     noise: jax.Array,
-    layer: int,
     drop: int,
     tuning: Tuning | None = None,
 ) -> tuple[jax.Array, State, tuple[jax.Array, jax.Array, jax.Array]]:
@@ -108,7 +107,7 @@ def forward(
     by_rows = dtype == jnp.float32  # a product in TF32 wants its second factor so
     if by_rows:
         weights = weights.swapaxes(1, 2)
-    arguments = (projected, weights, bias, *start)
+    arguments = (projected, weights, bias, *start, noise)
     results = [
         (per_step, dtype),
         (per_step, dtype),
@@ -120,12 +119,12 @@ def forward(
     outputs, hidden, gates, cells, h, c = pallas.call(
         functools.partial(_forward_kernel, drop, tuning, by_rows),
         grid=(slots,),
-        in_specs=[*(pallas.slot_of(*array.shape[1:]) for array in arguments), pallas.slot_of(*per_step, within=layer)],
+        in_specs=[pallas.slot_of(*array.shape[1:]) for array in arguments],
         out_specs=[pallas.slot_of(*shape) for shape, _ in results],
         out_shape=[jax.ShapeDtypeStruct((slots, *shape), dtype) for shape, dtype in results],
         name="lstm_forward",
         warps=tuning.warps,
-    )(*arguments, noise)
+    )(*arguments)
     return outputs, (h, c), (hidden, gates, cells)
 
 
@@ -181,27 +180,23 @@ def backward(
     noise: jax.Array,
     gates: jax.Array,
     cells: jax.Array,
-    layer: int,
     drop: int,
     tuning: Tuning | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss's derivatives with respect to the projected inputs and the bias."""
     tuning = tuning or _BACKWARD[doutputs.dtype.name]
     slots, time, batch, units = doutputs.shape
-    arguments = (doutputs, recurrent.astype(doutputs.dtype), gates, cells)
+    arguments = (doutputs, recurrent.astype(doutputs.dtype), gates, cells, noise)
     shape = (time, batch, 4 * units)
     dprojected = pallas.call(
         functools.partial(_backward_kernel, drop, tuning),
         grid=(slots,),
-        in_specs=[
-            *(pallas.slot_of(*array.shape[1:]) for array in arguments),
-            pallas.slot_of(*doutputs.shape[1:], within=layer),
-        ],
+        in_specs=[pallas.slot_of(*array.shape[1:]) for array in arguments],
         out_specs=pallas.slot_of(*shape),
         out_shape=jax.ShapeDtypeStruct((slots, *shape), doutputs.dtype),
         name="lstm_backward",
         warps=tuning.warps,
-    )(*arguments, noise)
+    )(*arguments)
     return dprojected, dprojected.sum((1, 2), dtype=jnp.float32)
 
 

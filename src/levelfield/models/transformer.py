@@ -144,10 +144,7 @@ class GPT(nn.Module):
 
     def draw_noise(self, key: jax.Array, batch: int, length: int) -> list[jax.Array] | None:
         """Draw a byte for each number that may be dropped: of the embedding, and two arrays per block."""
-        if not self.drop:
-            return None
-        keys = jax.random.split(key, 1 + 2 * self.layers)
-        return [random_bytes(each, (batch, length, self.width)) for each in keys]
+        return random_bytes(key, (batch, length, self.width), 1 + 2 * self.layers) if self.drop else None
 
 
 @dataclass(frozen=True)

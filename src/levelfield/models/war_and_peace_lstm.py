@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -23,6 +23,7 @@ from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 # Dropout keeps each layer's input and output with probability 0.8, as near to it as random bytes come. Between two
 # layers both apply, and one byte decides: dropping 92 of 256 keeps 0.64.
 _ONCE, _TWICE = 51, 92
+Noise = Sequence[jax.Array]  # random bytes for the embedding and for each layer
 
 
 class Net(nn.Module):
@@ -38,7 +39,7 @@ class Net(nn.Module):
     layers: int = 2
 
     @nn.compact
-    def __call__(self, characters: jax.Array, carry: Any, noise: jax.Array | None = None) -> tuple[jax.Array, Any]:
+    def __call__(self, characters: jax.Array, carry: Any, noise: Noise | None = None) -> tuple[jax.Array, Any]:
         """Map characters of (batch, time) and the layers' states to logits and the states after them.
 
         In training, ``noise`` has what ``draw_noise`` draws.
@@ -59,9 +60,9 @@ class Net(nn.Module):
         """Return how many of 256 outputs of a layer are dropped."""
         return _TWICE if layer + 1 < self.layers else _ONCE
 
-    def draw_noise(self, key: jax.Array, streams: int, time: int) -> jax.Array:
-        """Draw a byte for each number of the embedding and of the layers' outputs, (layers + 1, time, batch, units)."""
-        return random_bytes(key, (self.layers + 1, time, streams, self.units))
+    def draw_noise(self, key: jax.Array, streams: int, time: int) -> list[jax.Array]:
+        """Draw a byte for each number of the embedding and of each layer's outputs, (time, batch, units)."""
+        return random_bytes(key, (time, streams, self.units), self.layers + 1)
 
     def zero(self, streams: int) -> Any:
         """Return the initial state (h, c) of each layer."""
@@ -116,15 +117,15 @@ def _gradients(
     return losses, gradients, end
 
 
-def _outputs(params: Any, characters: jax.Array, carry: Any, noise: jax.Array, dtype: Any) -> tuple[jax.Array, Any]:
+def _outputs(params: Any, characters: jax.Array, carry: Any, noise: Noise, dtype: Any) -> tuple[jax.Array, Any]:
     """Compute what the last layer of ``Net`` gets in training, on characters of (slots, time, batch), for all slots."""
-    x = dropped(lookup(params["Embed_0"]["embedding"], characters, dtype), noise[:, 0], _ONCE)
+    x = dropped(lookup(params["Embed_0"]["embedding"], characters, dtype), noise[0], _ONCE)
     final = []
     for layer, start in enumerate(carry):
         own = params[f"LSTM_{layer}"]
         projected = batched_product(x, own["input"]["kernel"], dtype)
         weights = own["recurrent"], own["input"]["bias"]
-        x, end = recurrence(projected, *weights, start, noise, layer + 1, NET.drop(layer))
+        x, end = recurrence(projected, *weights, start, noise[layer + 1], NET.drop(layer))
         final.append(end)
     return x, tuple(final)
 
@@ -140,7 +141,7 @@ def evaluate(params: Any, state: Any, batches: Any) -> Mapping[str, jax.Array]:
 
 
 def _predict(
-    params: Any, carry: Any, tokens: jax.Array, noise: jax.Array | None = None
+    params: Any, carry: Any, tokens: jax.Array, noise: Noise | None = None
 ) -> tuple[jax.Array, jax.Array, Any]:
     tokens = tokens.astype(jnp.int32)
     logits, carry = NET.apply({"params": params}, tokens[:, :-1], carry, noise)
