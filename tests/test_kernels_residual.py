@@ -39,6 +39,16 @@ def test_the_kernels_compute_what_xla_computes(shape: tuple[int, ...], noisy: bo
     assert relative_error(results(added_and_normalized, *given), results(reference, *given)) < 1e-5
 
 
+@pytest.mark.parametrize("noisy", [True, False])
+def test_a_branch_that_begins_the_stream_is_added_to_zeros(noisy: bool) -> None:
+    stream, *given = arguments(2, 3, 5, 48, noisy=noisy)
+    found, (dstream, *gradients) = results(added_and_normalized, None, *given)
+    expected, (_, *expected_gradients) = results(reference, jnp.zeros_like(stream), *given)
+    assert dstream is None
+    assert relative_error((found, gradients), (expected, expected_gradients)) < 1e-5
+    assert relative_error(results(reference, None, *given)[0], expected) < 1e-6
+
+
 def test_the_reference_is_pytorchs_dropout_and_layer_normalization(torch: Any) -> None:
     stream, branch, noise, scale, (dtotal, dnormalized) = arguments(1, 5, 48)
     inputs = [torch.tensor(np.asarray(array), dtype=torch.float64) for array in (stream, branch, scale[0])]

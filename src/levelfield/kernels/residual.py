@@ -36,10 +36,11 @@ _BACKWARD = {"bfloat16": Tuning(rows=2, tiles=4, warps=1), "float32": Tuning(row
 
 
 def reference(
-    stream: jax.Array, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
+    stream: jax.Array | None, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
 ) -> tuple[jax.Array, jax.Array]:
     """Return what ``added_and_normalized`` returns, as XLA computes it."""
-    total = (stream.astype(jnp.float32) + _kept(branch.astype(jnp.float32), noise, drop)).astype(stream.dtype)
+    total = _kept(branch.astype(jnp.float32), noise, drop)
+    total = (total if stream is None else stream.astype(jnp.float32) + total).astype(branch.dtype)
     return total, normalized(total, scale)
 
 
@@ -53,25 +54,26 @@ def normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def added_and_normalized(
-    stream: jax.Array, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
+    stream: jax.Array | None, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
 ) -> tuple[jax.Array, jax.Array]:
     """Add a branch to the residual stream; return the sum, and the sum normalized.
 
-    Of the branch, numbers whose random byte is below ``drop`` are dropped first; without noise, none is.
+    Without a stream, the branch begins it. Of the branch, numbers whose random byte is below ``drop`` are dropped
+    first; without noise, none is.
     """
     return _forward(stream, branch, noise, scale, drop)[0]
 
 
 def _forward(
-    stream: jax.Array, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
+    stream: jax.Array | None, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
     total, result = forward(stream, branch, noise, scale, drop)
-    return (total, result), (total, noise, scale)
+    return (total, result), (stream, total, noise, scale)
 
 
 def _backward(drop: int, residuals: Any, derivatives: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
-    total, noise, scale = residuals
-    dstream, dbranch, dscale = backward(*derivatives, total, noise, scale, drop)
+    stream, total, noise, scale = residuals
+    dstream, dbranch, dscale = backward(*derivatives, total, noise, scale, drop, begins=stream is None)
     return dstream, dbranch, None, dscale
 
 
@@ -79,32 +81,32 @@ added_and_normalized.defvjp(_forward, _backward)
 
 
 def forward(
-    stream: jax.Array,
+    stream: jax.Array | None,
     branch: jax.Array,
     noise: jax.Array | None,
     scale: jax.Array,
     drop: int,
     tuning: Tuning = _FORWARD,
 ) -> tuple[jax.Array, jax.Array]:
-    shape = _Shape.of(stream, tuning)
-    given = [stream, branch] if noise is None else [stream, branch, noise]
+    shape = _Shape.of(branch, tuning)
+    given = [array for array in (branch, noise, stream) if array is not None]
 
     def kernel(*refs: Any) -> None:
         *inputs, scale_ref, total_ref, normalized_ref = refs
 
         def compute(tile: _Tile, _: None) -> None:
-            first, second, *random = (tile.load(ref) for ref in inputs)
-            sums = first.astype(jnp.float32) + _kept(second.astype(jnp.float32), next(iter(random), None), drop)
-            total = sums.astype(stream.dtype)
+            added, *others = (tile.load(ref) for ref in inputs)
+            sums = _kept(added.astype(jnp.float32), None if noise is None else others[0], drop)
+            total = (sums if stream is None else others[-1].astype(jnp.float32) + sums).astype(branch.dtype)
             centered, inverse = tile.statistics(total)
             tile.store(total_ref, total)
             tile.store(normalized_ref, centered * inverse * tile.load_columns(scale_ref))
 
         shape.for_tiles(compute)
 
-    output = jax.ShapeDtypeStruct((stream.size,), stream.dtype)
+    output = jax.ShapeDtypeStruct((branch.size,), branch.dtype)
     total, result = shape.call(kernel, "residual_forward", [*given, scale], [output, output])
-    return total.reshape(stream.shape), result.reshape(stream.shape)
+    return total.reshape(branch.shape), result.reshape(branch.shape)
 
 
 def backward(
@@ -115,10 +117,12 @@ def backward(
     scale: jax.Array,
     drop: int,
     tuning: Tuning | None = None,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the gradients of the stream, the branch, and the scale."""
+    begins: bool = False,
+) -> tuple[jax.Array | None, jax.Array, jax.Array]:
+    """Return the gradients of the stream, if the branch does not begin it, of the branch, and of the scale."""
     shape = _Shape.of(total, tuning or _BACKWARD[total.dtype.name])
     given = [dtotal, dnormalized, total] if noise is None else [dtotal, dnormalized, total, noise]
+    whole = noise is None or not begins  # whether the gradient is stored without dropout
 
     def kernel(*refs: Any) -> None:
         inputs, (scale_ref, *output_refs, sums_ref) = refs[: len(given)], refs[len(given) :]
@@ -127,24 +131,24 @@ def backward(
         def compute(tile: _Tile, sums: jax.Array) -> jax.Array:
             passing, d, x, *random = (tile.load(ref) for ref in inputs)
             centered, inverse = tile.statistics(x)
-            values, d = centered * inverse, d.astype(jnp.float32)
+            normal, d = centered * inverse, d.astype(jnp.float32)
             scaled = d * scales
-            means = (scaled.sum(1, keepdims=True) / shape.width, (scaled * values).sum(1, keepdims=True) / shape.width)
-            found = (scaled - means[0] - values * means[1]) * inverse + passing.astype(jnp.float32)
-            tile.store(output_refs[0], found)
-            if random:
-                tile.store(output_refs[1], _kept(found, random[0], drop))
-            return sums + (d * values).sum(0)
+            means = (scaled.sum(1, keepdims=True) / shape.width, (scaled * normal).sum(1, keepdims=True) / shape.width)
+            found = (scaled - means[0] - normal * means[1]) * inverse + passing.astype(jnp.float32)
+            stored = [found] * whole + [_kept(found, each, drop) for each in random]
+            for ref, values in zip(output_refs, stored, strict=True):
+                tile.store(ref, values)
+            return sums + (d * normal).sum(0)
 
         sums = shape.for_tiles(compute, jnp.zeros(shape.columns, jnp.float32))
         column = jnp.arange(shape.columns, dtype=jnp.int32)
         pallas.store(sums_ref.at[pallas.number() * shape.width + column], sums, column < shape.width)
 
-    outputs = [jax.ShapeDtypeStruct((total.size,), total.dtype)] * (1 if noise is None else 2)
+    outputs = [jax.ShapeDtypeStruct((total.size,), total.dtype)] * (whole + (noise is not None))
     parts = jax.ShapeDtypeStruct((shape.slots * shape.programs * shape.width,), jnp.float32)
     *found, sums = shape.call(kernel, "residual_backward", [*given, scale], [*outputs, parts])
     dstream, dbranch = found[0].reshape(total.shape), found[-1].reshape(total.shape)
-    return dstream, dbranch, sums.reshape(shape.slots, shape.programs, shape.width).sum(1)
+    return None if begins else dstream, dbranch, sums.reshape(shape.slots, shape.programs, shape.width).sum(1)
 
 
 def _kept(values: jax.Array, noise: jax.Array | None, drop: int) -> jax.Array:

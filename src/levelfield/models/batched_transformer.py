@@ -14,11 +14,10 @@ import jax.numpy as jnp
 
 from levelfield.kernels.attention import attention
 from levelfield.kernels.cross_entropy import linear_cross_entropy
-from levelfield.kernels.dropout import dropped
 from levelfield.kernels.gelu import gelu
 from levelfield.kernels.lookup import lookup
 from levelfield.kernels.products import batched_product
-from levelfield.kernels.residual import added_and_normalized, normalized
+from levelfield.kernels.residual import added_and_normalized
 from levelfield.models.transformer import GPT
 from levelfield.workload import Gradients
 
@@ -47,13 +46,12 @@ def gradients(net: GPT, dtype: Any) -> Gradients:
 def _outputs(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: Any) -> jax.Array:
     table, positions = params["embedding"], params["position_embedding"]
     noise = noise or [None] * (1 + 2 * net.layers)
-    x = lookup(table, characters, dtype) + positions[:, None, : characters.shape[-1]]
-    x = (x if noise[0] is None else dropped(x, noise[0], net.drop)).astype(dtype)
+    embedded = (lookup(table, characters, dtype) + positions[:, None, : characters.shape[-1]]).astype(dtype)
     blocks = [params[f"Block_{layer}"] for layer in range(net.layers)]
     # Each branch is added together with the normalization after it, which the next branch, or the logits, begin with.
     scales = [block[f"LayerNorm_{i}"]["scale"] for block in blocks for i in range(2)]
     scales.append(params["LayerNorm_0"]["scale"])
-    normal = normalized(x, scales[0])
+    x, normal = added_and_normalized(None, embedded, noise[0], scales[0], net.drop)
     for i, block in enumerate(blocks):
         for place, branch in enumerate((_attended, _hidden)):
             added = branch(net, block, normal, dtype)
