@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from levelfield.kernels.convolution import Normalization, convolution, input_gradient, kernel_gradient
 
@@ -52,7 +53,7 @@ def forward(params: Any, state: Any, images: jax.Array, *, decay: float, dtype: 
     for name in (f"Basic_{number}" for number in range(sum(key.startswith("Basic_") for key in stages))):
         x, averages[name] = _block(x, stages[name], old[name], decay)
     averages["BatchNorm_0"] = x.averages(old["BatchNorm_0"], decay)
-    features = normalized(x, stages["BatchNorm_0"]).mean((2, 3))
+    features = _channels_last(normalized(x, stages["BatchNorm_0"])).mean((2, 3))
     dense = stages["Dense_0"]
     logits = jnp.einsum("snc,sck->snk", features, dense["kernel"]) + dense["bias"][:, None]
     return logits, {"batch_stats": {"Stages_0": averages}}
@@ -176,6 +177,15 @@ def _normalization_gradient(
     offset = -slope * dbias / x.number - by_value * mean
     dx = d * _wide(slope) + x.values * _wide(by_value) + _wide(offset)
     return Activations(dx.astype(x.values.dtype), jnp.zeros_like(x.sums)), {"scale": dscale, "bias": dbias}
+
+
+def _channels_last(x: jax.Array) -> jax.Array:
+    """Keep the layout of x and of its gradient as kernels have them.
+
+    XLA would put the axes last over which a mean is taken, and transpose between that and the kernels throughout the
+    last stage.
+    """
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _wide(value: jax.Array) -> jax.Array:
