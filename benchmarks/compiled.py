@@ -21,10 +21,8 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +69,6 @@ gpu_device_info {{
 class Gpu(NamedTuple):
     name: str
     capability: str
-    architecture: str  # as the assembler calls it
     processors: int
     threads: int  # of a processor
     shared: int  # bytes of fast memory that a program can have
@@ -82,10 +79,10 @@ class Gpu(NamedTuple):
 
 
 GPUS = {
-    "h200": Gpu("NVIDIA H200", "major: 9 feature_extension: ACCELERATED_FEATURES", "sm_90a", 132, 2048, 232_448),
-    "b200": Gpu("NVIDIA B200", "major: 10 feature_extension: ACCELERATED_FEATURES", "sm_100a", 148, 2048, 232_448),
-    "a100": Gpu("NVIDIA A100", "major: 8", "sm_80", 108, 2048, 166_912),
-    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", "major: 8 minor: 9", "sm_89", 128, 1536, 101_376),
+    "h200": Gpu("NVIDIA H200", "major: 9 feature_extension: ACCELERATED_FEATURES", 132, 2048, 232_448),
+    "b200": Gpu("NVIDIA B200", "major: 10 feature_extension: ACCELERATED_FEATURES", 148, 2048, 232_448),
+    "a100": Gpu("NVIDIA A100", "major: 8", 108, 2048, 166_912),
+    "rtx4090": Gpu("NVIDIA GeForce RTX 4090", "major: 8 minor: 9", 128, 1536, 101_376),
 }
 
 
@@ -99,8 +96,8 @@ class Kernel(NamedTuple):
     written: int
 
 
-def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, folder: str) -> str:
-    """Return the program of a workload's training steps with Adam; XLA writes its parts into a folder."""
+def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, options: dict[str, Any]) -> str:
+    """Return the program of a workload's training steps with Adam, compiled with these options of XLA."""
     device = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=gpu.target).devices[0]
     workload = get_workload(name)
     job = Job(workload, get_rule("adam"), "constant", 1_000_000, workload.batch_size, 20, ADAM, precision=precision)
@@ -120,7 +117,7 @@ def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, folder: str)
     loop = functools.partial(train, job, gradients_of(workload, precision))
     spread = jax.shard_map(loop, mesh=mesh, in_specs=(split, whole), out_specs=split, check_vma=False)
     lowered = jax.jit(spread, donate_argnums=0).lower(on_device(held, split), on_device(data, whole))
-    return str(lowered.compile({"xla_gpu_autotune_level": 0, "xla_dump_to": folder}).as_text())
+    return str(lowered.compile({"xla_gpu_autotune_level": 0, **options}).as_text())
 
 
 def size(shape: str) -> int:
@@ -157,21 +154,27 @@ def traffic(kernels: list[Kernel]) -> int:
     return sum(kernel.read + kernel.written for kernel in kernels)
 
 
-def spills(gpu: Gpu, folder: str) -> list[str]:
-    """Return the kernels that spill, with the bytes that each thread stores."""
+def verbose_assembler(folder: Path) -> dict[str, Any]:
+    """Return options with which XLA runs an assembler that says how many registers a kernel takes, in this folder."""
     tools = [*Path(topologies.__file__).parents[2].glob("nvidia/*/bin/ptxas"), shutil.which("ptxas")]
     assembler = next(filter(None, tools), None)
     if assembler is None:
-        return ["unknown: there is no ptxas"]
+        raise SystemExit("there is no ptxas: pip install '.[cuda]'")
+    program = folder / "bin" / "ptxas"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{assembler}" -v "$@" 2>"{folder}/$$.log"\n')
+    program.chmod(0o755)
+    return {"xla_gpu_enable_libnvptxcompiler": False, "xla_gpu_cuda_data_dir": str(folder)}
 
-    def assembled(file: Path) -> list[str]:
-        command = [str(assembler), "-v", f"-arch={gpu.architecture}", str(file), "-o", f"{file}.cubin"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        found = re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", said, re.DOTALL)
-        return [f"{name} ({stored} bytes)" for name, stored in found if int(stored)]
 
-    with ThreadPoolExecutor() as pool:
-        return sorted(line for lines in pool.map(assembled, Path(folder).glob("*jit_train*.ptx")) for line in lines)
+def spills(folder: Path) -> list[str]:
+    """Return the kernels that spill, with the bytes that each thread stores, from what the assembler said."""
+    said = "".join(file.read_text() for file in folder.glob("*.log"))
+    kernels = re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", said, re.DOTALL)
+    if not kernels:
+        raise SystemExit("the assembler named no kernels: this version of XLA calls another one")
+    stores = {re.sub(r"__\d+$", "", name): int(stored) for name, stored in sorted(kernels)}  # without copies' numbers
+    return [f"{name} ({stored} bytes)" for name, stored in stores.items() if stored]
 
 
 def main() -> None:
@@ -187,8 +190,9 @@ def main() -> None:
     slots = arguments.slots or SLOTS.get(arguments.workload, 1)
     prepare([arguments.workload], random=True)
     with tempfile.TemporaryDirectory() as folder:
-        found = kernels_of_a_step(compiled(gpu, arguments.workload, arguments.precision, slots, folder))
-        spilling = spills(gpu, folder)
+        options = verbose_assembler(Path(folder))
+        found = kernels_of_a_step(compiled(gpu, arguments.workload, arguments.precision, slots, options))
+        spilling = spills(Path(folder))
     groups: dict[tuple[str, ...], list[Kernel]] = collections.defaultdict(list)
     for kernel in found:
         groups[kernel[:3]].append(kernel)
