@@ -17,6 +17,7 @@ from levelfield.errors import LevelfieldError, StudyError, UsageError
 from levelfield.formatting import join_words
 from levelfield.schedules import WARMUP
 from levelfield.space import Hyperparameters
+from levelfield.training.feeds import device_shape, stacked_shapes
 from levelfield.training.options import evaluated_weights
 from levelfield.training.precision import in_precision
 from levelfield.training.program import load_data
@@ -204,7 +205,7 @@ def _check_metrics(workload: Workload, model: tuple[Tree, Tree], data: Data) -> 
     for split, content in data.evaluation.items():
         example = content.example if isinstance(content, Pass) else _example_shapes(content)
         counts = [len(leaves[0])] if workload.sequential and (leaves := jax.tree.leaves(content)) else [7, 11]
-        results = [_shapes_from(workload, "evaluate", *model, _stacked_shapes(example, n)) for n in counts]
+        results = [_shapes_from(workload, "evaluate", *model, stacked_shapes(example, n)) for n in counts]
         if not isinstance(results[0], Mapping):
             raise UsageError(
                 f"{label}: evaluate returned {_kind(results[0])}; expected a mapping from metrics to values"
@@ -253,16 +254,12 @@ def _batch_shapes(workload: Workload, batch_size: int, train: Tree | Stream) -> 
         draw = workload.draw
         return jax.eval_shape(lambda: draw(jax.random.key(0), batch_size))
     if isinstance(train, Stream):
-        return _stacked_shapes(train.example, batch_size)
-    return _example_shapes(train) if workload.sequential else _stacked_shapes(_example_shapes(train), batch_size)
+        return stacked_shapes(train.example, batch_size)
+    return _example_shapes(train) if workload.sequential else stacked_shapes(_example_shapes(train), batch_size)
 
 
 def _example_shapes(arrays: Tree) -> Tree:
-    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), arrays)
-
-
-def _stacked_shapes(example: Tree, count: int) -> Tree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *np.shape(leaf)), leaf.dtype), example)
+    return jax.tree.map(lambda array: device_shape(array.shape[1:], array.dtype), arrays)
 
 
 def _signature(tree: Tree) -> tuple[Any, list[tuple[Any, Any]]]:

@@ -15,6 +15,16 @@ from levelfield.user_code import failure_details, failure_line
 _BYTES = 256 * 2**20  # of batches sent to the device at once, unless a single step needs more
 
 
+def stacked_shapes(example: Any, *leading: int) -> Any:
+    """Return the shapes of an example's arrays behind these axes, as a device has them."""
+    return jax.tree.map(lambda leaf: device_shape((*leading, *np.shape(leaf)), leaf.dtype), example)
+
+
+def device_shape(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape of an array on a device, where numbers of 64 bits become numbers of 32."""
+    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))
+
+
 class Feeds:
     """One stream of batches per slot."""
 
@@ -24,8 +34,7 @@ class Feeds:
         step_bytes = slots * batch_size * sum(leaf.nbytes for leaf in jax.tree.leaves(example))
         fitting = max(1, _BYTES // step_bytes)
         self._steps = max(n for n in range(1, min(fitting, interval) + 1) if interval % n == 0)
-        leading = (slots, self._steps, batch_size)
-        self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*leading, *leaf.shape), leaf.dtype), example)
+        self.shapes = stacked_shapes(example, slots, self._steps, batch_size)
         # A slot without a trial, or whose trial has finished, gets the example over and over.
         idle = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch_size, *leaf.shape)), example)
         self._idle = itertools.repeat(idle)
