@@ -1,7 +1,7 @@
 """Measure kernels on a GPU: the errors of the gradients of workloads with images, and the best tunings.
 
     python benchmarks/kernels.py check cifar10_resnet32         gradients against those of each trial, in float32
-    python benchmarks/kernels.py tune resnet bfloat16           a network's kernels with many tunings: resnet, cnn, gpt
+    python benchmarks/kernels.py tune resnet bfloat16           kernels with many tunings: of resnet, cnn, lstm or gpt
     python benchmarks/kernels.py tune cnn tf32 forward          those with this in their name
 
 Several of these can be given at once, separated by a comma; then all are compiled at the same time, on all cores.
@@ -26,6 +26,7 @@ import numpy as np
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
 BATCH = 256
 SLOTS = 16  # when tuning
+SLOTS_OF_LSTM = 264  # two for each processor of a large GPU
 
 
 def model(workload: str) -> Any:
@@ -100,7 +101,7 @@ def distance(value: jax.Array, first: jax.Array) -> jax.Array:
 
 def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
     """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
-    measured = {"resnet": resnet_kernels, "cnn": cnn_kernels, "gpt": gpt_kernels}[network](DTYPES[precision])
+    measured = KERNELS[network](DTYPES[precision])
     calls = [
         (name, function, given, options)
         for name, function, given, several in measured
@@ -120,14 +121,14 @@ def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
     yield
     found: dict[str, list[Any]] = collections.defaultdict(list)
     expected: dict[str, Any] = {}
-    for (name, *_, options), function in zip(calls, compiled, strict=True):
+    for (name, _, (first, *_), options), function in zip(calls, compiled, strict=True):
         if isinstance(function, str):
             print(f"{precision} {name} {options['tuning']}: {function}")
             continue
         try:
             result = function()
             difference = max(jax.tree.leaves(jax.tree.map(distance, result, expected.setdefault(name, result))))
-            found[name].append((timed(function) / SLOTS, options["tuning"], difference))
+            found[name].append((timed(function) / len(first), options["tuning"], difference))
         except Exception as error:
             print(f"{precision} {name} {options['tuning']}: {type(error).__name__}: {str(error)[:80]!r}")
     for name, results in found.items():
@@ -233,6 +234,28 @@ def gpt_kernels(dtype: Any) -> Iterator[Any]:
     forward, backward = jitted("drop", residual.forward, residual.backward)
     yield "residual forward", forward, (stream, branch, noise, scale), several
     yield "residual backward", backward, (derivative, derivative, stream, noise, scale), several
+
+
+def lstm_kernels(dtype: Any) -> Iterator[Any]:
+    """Yield (name, function, arguments, options) of each kernel of the LSTM."""
+    from levelfield.kernels import recurrence
+
+    slots, time, batch, units = SLOTS_OF_LSTM, 50, 50, 128
+    projected, gates = (0.3 * normal(number, (slots, time, batch, 4 * units), dtype) for number in (0, 1))
+    doutputs, cells = normal(2, (slots, time, batch, units), dtype), normal(3, (slots, time + 1, batch, units), dtype)
+    weights, bias = normal(4, (slots, units, 4 * units)) / units**0.5, normal(5, (slots, 4 * units))
+    state = (normal(6, (slots, batch, units)),) * 2
+    noise = jax.random.bits(jax.random.key(7), doutputs.shape, jnp.uint8)
+    several = [
+        {"drop": 92, "tuning": recurrence.Tuning(*chosen)}
+        for chosen in itertools.product((8, 16), (1, 2) if dtype == jnp.float32 else (4,), (False, True))
+    ]
+    forward, backward = jitted("drop", recurrence.forward, recurrence.backward)
+    yield "lstm forward", forward, (projected, weights, bias, state, noise), several
+    yield "lstm backward", backward, (doutputs, weights, noise, gates, cells), several
+
+
+KERNELS = {"resnet": resnet_kernels, "cnn": cnn_kernels, "lstm": lstm_kernels, "gpt": gpt_kernels}
 
 
 def jitted(static: str, *functions: Callable[..., Any]) -> list[Any]:
