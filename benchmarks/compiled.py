@@ -164,7 +164,11 @@ def verbose_assembler(folder: Path) -> dict[str, Any]:
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{assembler}" -v "$@" 2>"{folder}/$$.log"\n')
     program.chmod(0o755)
-    return {"xla_gpu_enable_libnvptxcompiler": False, "xla_gpu_cuda_data_dir": str(folder)}
+    return {
+        "xla_gpu_cuda_data_dir": str(folder),
+        "xla_gpu_enable_libnvptxcompiler": False,
+        "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
+    }
 
 
 def spills(folder: Path) -> list[str]:
