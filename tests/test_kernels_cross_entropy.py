@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from training_helpers import lowered_for_cuda, relative_error
 
-from levelfield.kernels.cross_entropy import linear_cross_entropy, reference
+from levelfield.kernels.cross_entropy import linear_cross_entropy, linear_logits, reference
 
 
 def arguments(slots: int, rows: tuple[int, ...], width: int, classes: int, *, biased: bool = True) -> Any:
@@ -39,6 +39,14 @@ def results(function: Any, x: jax.Array, weights: jax.Array, bias: jax.Array | N
 def test_the_kernel_computes_what_xla_computes(rows: tuple[int, ...], classes: int, biased: bool) -> None:
     given = arguments(2, rows, 16, classes, biased=biased)
     assert relative_error(results(linear_cross_entropy, *given), results(reference, *given)) < 1e-5
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_logits_are_those_of_a_linear_layer(biased: bool) -> None:
+    x, weights, bias, _ = arguments(2, (3, 7), 16, 11, biased=biased)
+    expected = np.einsum("srtw,swc->srtc", np.float64(x), np.float64(weights))
+    expected += 0.0 if bias is None else np.float64(bias)[:, None, None]
+    np.testing.assert_allclose(linear_logits(x, weights, bias), expected, atol=1e-5)
 
 
 def test_the_reference_is_pytorchs_cross_entropy(torch: Any) -> None:

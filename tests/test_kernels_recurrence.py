@@ -12,7 +12,7 @@ from training_helpers import lowered_for_cuda, relative_error
 
 from levelfield.kernels import pallas
 from levelfield.kernels.products import batched_product
-from levelfield.kernels.recurrence import Tuning, backward, forward, recurrence, reference
+from levelfield.kernels.recurrence import Tuning, backward, evaluated, forward, recurrence, reference
 
 DROP = 92
 
@@ -46,6 +46,11 @@ def gradients(function: Any, arguments: Any) -> Any:
 def test_the_kernels_compute_what_a_scan_computes(slots: int, time: int, batch: int, units: int) -> None:
     given = arguments(slots, time, batch, units)
     assert relative_error(gradients(recurrence, given), gradients(reference, given)) < 1e-5
+
+
+def test_evaluation_drops_nothing() -> None:
+    *given, noise = arguments(2, 3, 5, 16)
+    assert relative_error(evaluated(*given), reference(*given, jnp.zeros_like(noise), 0)) < 1e-5
 
 
 def test_in_bfloat16_the_kernels_err_by_rounding_only() -> None:

@@ -180,6 +180,16 @@ def test_gpt_gradients_at_once_are_those_of_each_trial(language):
     assert_isolated(gradients, *arguments)
 
 
+def test_gpts_are_evaluated_at_once_as_each():
+    params, state, characters, *_ = texts(GPT_MODEL, 3)
+    windows = characters[0]
+    got = jax.jit(functools.partial(batched_transformer.evaluate, GPT_MODEL.net))(params, state, windows)
+    expected = jax.jit(jax.vmap(GPT_MODEL.evaluate, in_axes=(0, 0, None)))(params, state, windows)
+    assert got.keys() == expected.keys()
+    np.testing.assert_allclose(got["loss"], expected["loss"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(got["error"], expected["error"])
+
+
 def test_gpt_gradients_in_bfloat16_are_near_those_in_float32():
     arguments = texts(GPT_MODEL, 3)
     losses, got, _ = jax.jit(batched_transformer.gradients(GPT_MODEL.net, jnp.bfloat16))(*arguments)

@@ -177,10 +177,29 @@ def test_all_slots_at_once_have_the_gradients_of_each(monkeypatch: pytest.Monkey
             np.testing.assert_array_equal(ours[::2], expected[::2])  # the neighbors of a trial that diverged
 
 
+def test_all_slots_at_once_are_evaluated_as_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the state carried from batch to batch, and whatever state training has left."""
+    net = war_and_peace_lstm.Net(units=16)
+    monkeypatch.setattr(war_and_peace_lstm, "NET", net)
+    random = np.random.default_rng(0)
+    single, _ = model(net, jnp.zeros((5, 4), jnp.int32), net.zero(5))
+    params = jax.tree.map(
+        lambda leaf: leaf + jnp.asarray(random.normal(size=(3, *leaf.shape)) * 0.1, leaf.dtype), single
+    )
+    state = jax.tree.map(lambda leaf: jnp.full((3, *leaf.shape), jnp.nan), net.zero(5))
+    batches = random.integers(0, 83, (2, 5, 5), dtype=np.uint8)
+    actual = jax.jit(war_and_peace_lstm._evaluate)(params, state, batches)
+    expected = jax.jit(jax.vmap(war_and_peace_lstm.evaluate, in_axes=(0, 0, None)))(params, state, batches)
+    for metric in ("loss", "error"):
+        for ours, theirs in zip(actual[metric], expected[metric], strict=True):
+            np.testing.assert_allclose(np.sort(ours.ravel()), np.sort(theirs.ravel()), rtol=1e-4, atol=1e-5)
+
+
 def test_without_a_gpu_the_plain_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert war_and_peace_lstm.batched("float32") is None
     monkeypatch.setattr(pallas, "available", lambda: False)
     assert war_and_peace_lstm.batched("bfloat16") is None
     monkeypatch.setattr(pallas, "available", lambda: True)
-    assert callable(war_and_peace_lstm.batched("bfloat16"))
-    assert war_and_peace_lstm.batched("float32") is None
+    for function in (war_and_peace_lstm.batched, war_and_peace_lstm.batched_evaluate):
+        assert callable(function("bfloat16"))
+        assert function("float32") is None

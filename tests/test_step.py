@@ -1,4 +1,4 @@
-"""The gradients of all slots may come from the workload: then its trials are those of the plain loss."""
+"""Gradients and metrics of all slots may come from the workload: then its trials are those of its other functions."""
 
 from __future__ import annotations
 
@@ -114,4 +114,29 @@ def test_gradients_of_the_workload_give_the_trials_of_its_loss(plain: Workload) 
 def test_a_workload_may_leave_a_device_to_its_loss() -> None:
     declined = dataclasses.replace(LINEAR, batched=lambda precision: None)
     for ours, theirs in zip(_trials(declined, 2), _trials(LINEAR, 2), strict=True):
+        assert_same(ours, theirs, rtol=0)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_metrics_of_all_slots_may_come_from_the_workload(text: bool) -> None:
+    """Of examples in chunks, the last of them smaller, or of a text that is evaluated as a whole."""
+    examples, sizes = (np.tile(_INPUTS, (7, 1))[:150], np.tile(_TARGETS, 7)[:150]), set()
+
+    def at_once(params: Any, state: Any, batch: Any) -> Any:
+        inputs, targets = batch
+        sizes.add(len(inputs))
+        seen = jnp.broadcast_to(state[:, None], (len(state), len(inputs)))
+        return {"loss": (jnp.einsum("bi,si->sb", inputs, params) - targets) ** 2, "seen": seen}
+
+    def whole(params: Any, state: Any, batch: Any, key: Any, hyperparameters: Mapping[str, Any]) -> Any:
+        return _loss(params, state, jax.tree.map(lambda array: array[None], batch), key, hyperparameters)
+
+    data = Data(train=(_INPUTS, _TARGETS), evaluation={"train": examples})
+    plain = dataclasses.replace(LINEAR, load=lambda: data, sequential=text, loss=whole if text else _loss)
+    own = dataclasses.replace(plain, batched_evaluate=lambda precision: at_once)
+    for ours, theirs in zip(_trials(own, 3), _trials(plain, 3), strict=True):
+        assert_same(ours, theirs, rtol=1e-5)
+    assert sizes == ({150} if text else {64, 22})
+    declined = dataclasses.replace(plain, batched_evaluate=lambda precision: None)
+    for ours, theirs in zip(_trials(declined, 3), _trials(plain, 3), strict=True):
         assert_same(ours, theirs, rtol=0)

@@ -22,6 +22,9 @@ Precision = Literal["float32", "tf32", "bfloat16"]  # of products; weights and w
 # (params, state, batch, keys, hyperparameters) of all slots of a device → (losses, gradients, state). Every array, the
 # typed keys, and each hyperparameter have a leading axis of slots. Losses and gradients are in float32.
 Gradients = Callable[[Tree, Tree, Tree, Any, Mapping[str, Any]], tuple[Any, Tree, Tree]]
+# (params, state, batch) → {metric: values} of all slots of a device, on the same batch. All else has a leading axis of
+# slots.
+Evaluate = Callable[[Tree, Tree, Tree], Mapping[str, Any]]
 
 
 def check_kind(kind: str) -> None:
@@ -90,6 +93,8 @@ class Workload(BaseWorkload):
     # The gradients of all slots at once, for a workload with kernels of its own. Called where trials are trained, it
     # returns None if those do not serve the device or the precision; then JAX differentiates and batches ``loss``.
     batched: Callable[[Precision], Gradients | None] | None = None
+    # In the same way, ``evaluate`` for all slots at once.
+    batched_evaluate: Callable[[Precision], Evaluate | None] | None = None
     # (key, batch size) → batch, for a workload that generates its examples instead of storing them
     draw: Callable[[Any, int], Tree] | None = None
     # Whether the data are one text, read in order: the leading axis counts batches, the state carries over from one

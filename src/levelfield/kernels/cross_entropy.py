@@ -1,4 +1,4 @@
-"""The cross entropy of a linear layer's predictions, with its gradient computed in the same pass over the logits.
+"""A linear layer's logits, and their cross entropy, with its gradient computed in the same pass over the logits.
 
 Rows are (slots, …), and the linear layer's weights (slots, width, classes).
 """
@@ -18,12 +18,21 @@ from levelfield.kernels.products import batched_product
 _ROWS = 16  # that a program computes
 
 
+def linear_logits(x: jax.Array, weights: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Return the logits of each class in float32."""
+    logits = _padded_logits(x, weights)[..., : weights.shape[2]]
+    return logits if bias is None else logits + bias.reshape(len(x), *[1] * (x.ndim - 2), -1)
+
+
+def _padded_logits(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Return the logits, with zeros after them: tensor cores need a multiple of 8."""
+    return batched_product(x, jnp.pad(weights, ((0, 0), (0, 0), (0, -weights.shape[2] % 8))), jnp.float32)
+
+
 def linear_cross_entropy(x: jax.Array, weights: jax.Array, bias: jax.Array | None, targets: jax.Array) -> jax.Array:
     """Return each slot's mean over its rows, in float32. Derivatives by the logits have the type of ``x``."""
-    classes = weights.shape[2]
-    # Tensor cores need a multiple of 8.
-    logits = batched_product(x, jnp.pad(weights, ((0, 0), (0, 0), (0, -classes % 8))), jnp.float32)
-    bias = jnp.zeros((len(x), classes)) if bias is None else bias
+    logits = _padded_logits(x, weights)
+    bias = jnp.zeros((len(x), weights.shape[2])) if bias is None else bias
     return _of_logits(logits.reshape(len(x), -1, logits.shape[-1]), bias, targets.reshape(len(x), -1), x.dtype)
 
 

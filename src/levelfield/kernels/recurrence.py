@@ -4,12 +4,13 @@ XLA runs a scan as several kernels per time step and writes the state to memory 
 time steps of a trial: the state stays in registers, and as many recurrent weights as fit stay in shared memory.
 
 Gates are in the order i, f, g, o. Arrays are in time order: (slots, time, batch, …). ``noise`` and ``drop`` say which
-outputs are dropped, as in ``levelfield.kernels.dropout``.
+outputs are dropped, as in ``levelfield.kernels.dropout``; without noise, none is.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -84,16 +85,22 @@ def _backward(drop: int, residuals: Any, derivatives: Any) -> tuple[Any, ...]:
 recurrence.defvjp(_forward, _backward)
 
 
+def evaluated(projected: jax.Array, recurrent: jax.Array, bias: jax.Array, start: State) -> tuple[jax.Array, State]:
+    """Return what ``recurrence`` returns without dropout, and store nothing for a gradient."""
+    return forward(projected, recurrent, bias, start, None, 0, kept=False)[:2]
+
+
 def forward(
     projected: jax.Array,
     recurrent: jax.Array,
     bias: jax.Array,
     start: State,
-    noise: jax.Array,
+    noise: jax.Array | None,
     drop: int,
     tuning: Tuning | None = None,
-) -> tuple[jax.Array, State, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Return the outputs, the state at the end, and what the gradient needs.
+    kept: bool = True,
+) -> tuple[jax.Array, State, list[jax.Array]]:
+    """Return the outputs, the state at the end, and what the gradient needs, if it is to be kept.
 
     That is h before each step, the gates, and c before each step and after the last one.
     """
@@ -107,17 +114,17 @@ def forward(
     by_rows = dtype == jnp.float32  # a product in TF32 wants its second factor so
     if by_rows:
         weights = weights.swapaxes(1, 2)
-    arguments = (projected, weights, bias, *start, noise)
-    results = [
-        (per_step, dtype),
-        (per_step, dtype),
-        ((time, batch, width), dtype),
-        ((time + 1, batch, units), dtype),
-        (state, jnp.float32),
-        (state, jnp.float32),
-    ]
-    outputs, hidden, gates, cells, h, c = pallas.call(
-        functools.partial(_forward_kernel, drop, tuning, by_rows),
+    arguments = [projected, weights, bias, *start, *([] if noise is None else [noise])]
+    results = [(per_step, dtype), (state, jnp.float32), (state, jnp.float32)]
+    if kept:
+        results += [(per_step, dtype), ((time, batch, width), dtype), ((time + 1, batch, units), dtype)]
+
+    def kernel(*refs: Any) -> None:
+        own, (outputs_ref, *others) = refs[: len(arguments)], refs[len(arguments) :]
+        _forward_kernel(own[:5], own[5:], outputs_ref, others[:2], others[2:], drop, tuning, by_rows)
+
+    outputs, h, c, *needed = pallas.call(
+        kernel,
         grid=(slots,),
         in_specs=[pallas.slot_of(*array.shape[1:]) for array in arguments],
         out_specs=[pallas.slot_of(*shape) for shape, _ in results],
@@ -125,26 +132,20 @@ def forward(
         name="lstm_forward",
         warps=tuning.warps,
     )(*arguments)
-    return outputs, (h, c), (hidden, gates, cells)
+    return outputs, (h, c), needed
 
 
 def _forward_kernel(
+    given: Sequence[Any],
+    noise: Sequence[Any],
+    outputs: Any,
+    end: Sequence[Any],
+    kept: Sequence[Any],
     drop: int,
     tuning: Tuning,
     by_rows: bool,
-    projected: Any,
-    recurrent: Any,
-    bias: Any,
-    h0: Any,
-    c0: Any,
-    noise: Any,
-    outputs: Any,
-    hidden: Any,
-    gates: Any,
-    cells: Any,
-    h_end: Any,
-    c_end: Any,
 ) -> None:
+    projected, recurrent, bias, *start = given
     time, _, units = outputs.shape
     weights = _Weights(recurrent, units, by_rows=by_rows, resident=tuning.resident)
 
@@ -157,21 +158,25 @@ def _forward_kernel(
             offset = bias[pallas.part(k * units, units)][None, :]
             return own.astype(jnp.float32) + offset + pallas.dot(h, weights[k], transposed=by_rows)
 
-        _store(hidden, t, h)
-        _store(cells, t, c)
+        if kept:
+            hidden, gates, cells = kept
+            _store(hidden, t, h)
+            _store(cells, t, c)
         i, f = pallas.sigmoid(activation(0)), pallas.sigmoid(activation(1))
         g, o = pallas.tanh(activation(2)), pallas.sigmoid(activation(3))
         c = f * c + i * g
         output = o * pallas.tanh(c)
-        for k, value in enumerate((i, f, g, o)):
-            _store(gates, t, value, gate=k)
-        _store(outputs, t, dropped(output, _load(noise, t).astype(jnp.int32), drop))
+        if kept:
+            for k, value in enumerate((i, f, g, o)):
+                _store(gates, t, value, gate=k)
+        _store(outputs, t, dropped(output, _load(noise[0], t).astype(jnp.int32), drop) if noise else output)
         return output.astype(h.dtype), c
 
-    h, c = jax.lax.fori_loop(0, time, step, (_load(h0).astype(projected.dtype), _load(c0)))
-    _store(cells, time, c)
-    _store(h_end, None, h)
-    _store(c_end, None, c)
+    h, c = jax.lax.fori_loop(0, time, step, (_load(start[0]).astype(projected.dtype), _load(start[1])))
+    if kept:
+        _store(kept[2], time, c)
+    _store(end[0], None, h)
+    _store(end[1], None, c)
 
 
 def backward(

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels.attention import attention
-from levelfield.kernels.cross_entropy import linear_cross_entropy
+from levelfield.kernels.cross_entropy import linear_cross_entropy, linear_logits
 from levelfield.kernels.gelu import gelu
 from levelfield.kernels.lookup import lookup
 from levelfield.kernels.products import batched_product
 from levelfield.kernels.residual import added_and_normalized
+from levelfield.models.layers import classification_metrics
 from levelfield.models.transformer import GPT
 from levelfield.workload import Gradients
 
@@ -41,6 +42,14 @@ def gradients(net: GPT, dtype: Any) -> Gradients:
         return losses, found, state
 
     return compute
+
+
+def evaluate(net: GPT, params: Any, state: Any, batch: jax.Array) -> Mapping[str, jax.Array]:
+    """Evaluate many trials of a GPT on the same windows, in float32 with products in TF32."""
+    slots = len(params["embedding"])
+    characters = jnp.broadcast_to(batch.astype(jnp.int32), (slots, *batch.shape))
+    outputs = _outputs(net, params, characters[..., :-1], None, jnp.float32)
+    return classification_metrics(linear_logits(outputs, params["embedding"].swapaxes(1, 2), None), characters[..., 1:])
 
 
 def _outputs(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: Any) -> jax.Array:

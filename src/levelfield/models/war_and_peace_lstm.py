@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from levelfield.kernels import pallas
-from levelfield.kernels.cross_entropy import linear_cross_entropy
+from levelfield.kernels.cross_entropy import linear_cross_entropy, linear_logits
 from levelfield.kernels.dropout import dropped, random_bytes
 from levelfield.kernels.lookup import lookup
 from levelfield.kernels.products import batched_product
-from levelfield.kernels.recurrence import recurrence
+from levelfield.kernels.recurrence import evaluated, recurrence
 from levelfield.models.layers import LSTM, Dense, Embed, classification_metrics, cross_entropy
-from levelfield.workload import Gradients, Precision
+from levelfield.workload import Evaluate, Gradients, Precision
 from levelfield.workloads.war_and_peace_lstm import STREAMS, WINDOW
 
 # Dropout keeps each layer's input and output with probability 0.8, as near to it as random bytes come. Between two
@@ -117,15 +117,15 @@ def _gradients(
     return losses, gradients, end
 
 
-def _outputs(params: Any, characters: jax.Array, carry: Any, noise: Noise, dtype: Any) -> tuple[jax.Array, Any]:
-    """Compute what the last layer of ``Net`` gets in training, on characters of (slots, time, batch), for all slots."""
-    x = dropped(lookup(params["Embed_0"]["embedding"], characters, dtype), noise[0], _ONCE)
+def _outputs(params: Any, characters: jax.Array, carry: Any, noise: Noise | None, dtype: Any) -> tuple[jax.Array, Any]:
+    """Compute what the last layer of ``Net`` gets, on characters of (slots, time, batch), for all slots."""
+    x = lookup(params["Embed_0"]["embedding"], characters, dtype)
+    x = x if noise is None else dropped(x, noise[0], _ONCE)
     final = []
     for layer, start in enumerate(carry):
         own = params[f"LSTM_{layer}"]
-        projected = batched_product(x, own["input"]["kernel"], dtype)
-        weights = own["recurrent"], own["input"]["bias"]
-        x, end = recurrence(projected, *weights, start, noise[layer + 1], NET.drop(layer))
+        given = batched_product(x, own["input"]["kernel"], dtype), own["recurrent"], own["input"]["bias"], start
+        x, end = evaluated(*given) if noise is None else recurrence(*given, noise[layer + 1], NET.drop(layer))
         final.append(end)
     return x, tuple(final)
 
@@ -138,6 +138,25 @@ def evaluate(params: Any, state: Any, batches: Any) -> Mapping[str, jax.Array]:
         return carry, classification_metrics(logits, targets)
 
     return jax.lax.scan(step, NET.zero(batches.shape[1]), batches)[1]
+
+
+def batched_evaluate(precision: Precision) -> Evaluate | None:
+    """Return ``evaluate`` for all slots at once, in float32 with products in TF32, or None without kernels."""
+    return _evaluate if pallas.kernel_type(precision) else None
+
+
+def _evaluate(params: Any, state: Any, batches: Any) -> Mapping[str, jax.Array]:
+    slots = len(params["Dense_0"]["bias"])
+
+    def step(carry: Any, tokens: jax.Array) -> tuple[Any, Mapping[str, jax.Array]]:
+        tokens = jnp.broadcast_to(tokens.astype(jnp.int32).T, (slots, *tokens.shape[::-1]))
+        outputs, carry = _outputs(params, tokens[:, :-1], carry, None, jnp.float32)
+        dense = params["Dense_0"]
+        return carry, classification_metrics(linear_logits(outputs, dense["kernel"], dense["bias"]), tokens[:, 1:])
+
+    zero = jax.tree.map(lambda array: jnp.zeros((slots, *array.shape)), NET.zero(batches.shape[1]))
+    found = jax.lax.scan(step, zero, batches)[1]
+    return {name: values.swapaxes(0, 1) for name, values in found.items()}
 
 
 def _predict(

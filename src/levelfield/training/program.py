@@ -29,7 +29,7 @@ from levelfield.training.feeds import Feeds
 from levelfield.training.options import evaluated_weights
 from levelfield.training.precision import products
 from levelfield.training.step import Hyper, Job, Slot, gradients_of, options_of, start, train, train_on, trial_key
-from levelfield.workload import Precision, Workload
+from levelfield.workload import Evaluate, Precision, Workload
 
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
 _CHUNK_ON_GPU = 1024  # examples evaluated at once
@@ -97,22 +97,24 @@ class _Common:
         self.model = self.shapes(jax.eval_shape(init, seeds))  # (params, state)
         self.init = init.lower(seeds).compile()
 
-        def evaluate(model: Any, arrays: Any) -> Any:
-            with products(precision):
-                return _over_slots(workload, lambda model: _evaluate(workload, model, arrays), model)
-
-        self._evaluate = jax.jit(self.on_slots(evaluate)).lower(self.model, self.held)
-
         def evaluate_batch(model: Any, batch: Any) -> Any:
             with products(precision):
-                return _over_slots(workload, lambda model: _totals(workload.evaluate(model[0], model[1], batch)), model)
+                return _totals(_evaluate_of(workload, precision)(model[0], model[1], batch))
 
+        self._workload, self._precision = workload, precision
         self._evaluate_batch = jax.jit(self.on_slots(evaluate_batch))
 
     @functools.cached_property
     def evaluation(self) -> Any:
         """The compiled evaluation on the splits in memory; compiling it can take longer than the loop over steps."""
-        return self._evaluate.compile()
+        return with_or_without_kernels(self._workload.batched_evaluate, self._evaluation)
+
+    def _evaluation(self) -> Any:
+        def evaluate(model: Any, splits: Any) -> Any:
+            with products(self._precision):
+                return _evaluate(self._workload, self._precision, model, splits)
+
+        return jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
 
     def on_slots(self, function: Any, data: PartitionSpec = _WHOLE) -> Any:
         """Return the function of slots and data, run on the devices of the slots."""
@@ -166,13 +168,7 @@ class Program:
         # Compile now, so that timing what follows measures training alone.
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0, out_shardings=common.split).lower(*arguments).compile()
-        try:
-            self._train = self._compiled()
-        except Exception as error:  # the toolchain of kernels has errors of its own
-            if not (job.workload.batched and pallas.available()) or out_of_memory(error):
-                raise
-            pallas.give_up(error)
-            self._train = self._compiled()
+        self._train = with_or_without_kernels(job.workload.batched, self._compiled)
         weights = evaluated_weights(job.rule, self._held.optimizer, options_of(job, numbers))
         if evaluated:
             _ = common.evaluation
@@ -310,38 +306,66 @@ def _on_devices(workload: Workload, mesh: Mesh) -> Any:
     return jax.device_put((() if isinstance(train, Stream) else train, held), NamedSharding(mesh, _WHOLE))
 
 
-def _over_slots(workload: Workload, evaluate: Callable[[Any], Any], model: tuple[Any, Any]) -> Any:
-    """Evaluate the models of all slots.
+def with_or_without_kernels(own: Any, compiled: Callable[[], Any]) -> Any:
+    """Return what is compiled: without kernels if a workload has ``own`` functions that may use them, but cannot."""
+    try:
+        return compiled()
+    except Exception as error:  # the toolchain of kernels has errors of its own
+        if not (own and pallas.available()) or out_of_memory(error):
+            raise
+        pallas.give_up(error)
+        return compiled()
 
-    On a GPU, one at a time, because many examples fill it and convolutions of one model are faster than grouped
-    ones; but side by side if the examples must be read in order.
+
+def _evaluate_of(workload: Workload, precision: Precision) -> Evaluate:
+    """Return the function that evaluates all slots here: the workload's own, if it has one.
+
+    Otherwise, a GPU evaluates one slot at a time, because many examples fill it and convolutions of one model are
+    faster than grouped ones; but side by side if the examples must be read in order.
     """
+    own = workload.batched_evaluate(precision) if workload.batched_evaluate else None
+    if own:
+        return own
     if jax.default_backend() == "cpu" or workload.sequential:
-        return jax.vmap(evaluate)(model)
-    return jax.lax.map(evaluate, model)
+        return jax.vmap(workload.evaluate, in_axes=(0, 0, None))
+
+    def one_by_one(params: Any, state: Any, batch: Any) -> Mapping[str, Any]:
+        return jax.lax.map(lambda model: workload.evaluate(model[0], model[1], batch), (params, state))
+
+    return one_by_one
 
 
-def _evaluate(workload: Workload, model: tuple[Any, Any], evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sum and the number of values of each metric on the splits in memory, for one slot."""
-    evaluate = functools.partial(workload.evaluate, *model)
+def _evaluate(workload: Workload, precision: Precision, model: tuple[Any, Any], splits: Mapping[str, Any]) -> Any:
+    """Return the sum and the number of values of each metric on the splits in memory, for each slot."""
+    of_slots = _evaluate_of(workload, precision)
+
+    def evaluate(batch: Any) -> Mapping[str, Any]:
+        return of_slots(model[0], model[1], batch)
+
+    # Small chunks stay in a CPU's cache. A GPU wants large ones, but no larger than batches if all slots are in memory.
+    on_gpu = workload.batch_size if workload.batched_evaluate else _CHUNK_ON_GPU
+    size = 64 if jax.default_backend() == "cpu" else on_gpu
     return {
         f"{split}_{name}": total
-        for split, arrays in evaluation.items()
+        for split, arrays in splits.items()
         for name, total in (
-            _totals(evaluate(arrays)) if workload.sequential else _totals_by_chunk(evaluate, arrays)
+            _totals(evaluate(arrays)) if workload.sequential else _totals_by_chunk(evaluate, arrays, size)
         ).items()
     }
 
 
 def _totals(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the sum and the number of each metric's values. Sums of zeros and ones are exact, in any order."""
-    return {name: (jnp.sum(value, dtype=jnp.float32), jnp.int32(jnp.size(value))) for name, value in values.items()}
+    """Return the sum and the number of each metric's values by slot. Sums of zeros and ones are exact in any order."""
+
+    def total(value: jax.Array) -> tuple[jax.Array, jax.Array]:
+        by_slot = value.reshape(len(value), -1)
+        return by_slot.sum(1, dtype=jnp.float32), jnp.full(len(value), by_slot.shape[1], jnp.int32)
+
+    return {name: total(value) for name, value in values.items()}
 
 
-def _totals_by_chunk(evaluate: Any, arrays: Any) -> Mapping[str, Any]:
+def _totals_by_chunk(evaluate: Any, arrays: Any, size: int) -> Mapping[str, Any]:
     leaves = jax.tree.leaves(arrays)
-    # Small chunks stay in a CPU's cache; a GPU wants large ones.
-    size = 64 if jax.default_backend() == "cpu" else _CHUNK_ON_GPU
     if not leaves or len(leaves[0]) <= size:
         return _totals(evaluate(arrays))
     count, rest = divmod(len(leaves[0]), size)

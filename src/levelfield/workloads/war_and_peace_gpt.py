@@ -38,7 +38,7 @@ WORKLOAD = Workload(
     metrics=CLASSIFICATION,
     select="valid_loss",  # in nats per character
     load=load,
-    **imported("levelfield.models.war_and_peace_gpt", "init", "loss", "evaluate", "batched"),
+    **imported("levelfield.models.war_and_peace_gpt", "init", "loss", "evaluate", "batched", "batched_evaluate"),
     dataset="war_and_peace",
     slots_per_core=1,
     version=2,  # version 1 dropped units by other random bits

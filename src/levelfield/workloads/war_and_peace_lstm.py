@@ -48,7 +48,7 @@ WORKLOAD = Workload(
     metrics=CLASSIFICATION,
     select="valid_error",
     load=load,
-    **imported("levelfield.models.war_and_peace_lstm", "init", "loss", "evaluate", "batched"),
+    **imported("levelfield.models.war_and_peace_lstm", "init", "loss", "evaluate", "batched", "batched_evaluate"),
     sequential=True,
     dataset="war_and_peace",
     slots_per_core=1,
