@@ -15,11 +15,11 @@ from jax import lax
 from levelfield.kernels import pallas
 from levelfield.kernels.products import batched_product
 
-_ROWS = 16  # that a program computes
+_ROWS = 16  # rows that a program computes
 
 
 def linear_cross_entropy(x: jax.Array, weights: jax.Array, bias: jax.Array | None, targets: jax.Array) -> jax.Array:
-    """Return each slot's mean over its rows, in float32. Derivatives by the logits have the type of ``x``."""
+    """Return each slot's mean over its rows, in float32. Gradients of the logits have the type of ``x``."""
     classes = weights.shape[2]
     # Tensor cores need a multiple of 8.
     logits = batched_product(x, jnp.pad(weights, ((0, 0), (0, 0), (0, -classes % 8))), jnp.float32)
