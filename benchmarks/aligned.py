@@ -1,4 +1,4 @@
-"""The tables that the benchmarks print, row by row, and how a row is measured so that it spoils no other."""
+"""The tables that the benchmarks print, row by row, and how to measure a row without spoiling the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def table(rows: list[list[str]]) -> str:
 class Rows:
     """The rows of a table, each printed as soon as it is measured. A row that fails is left out.
 
-    Rows that ``file`` has from the same conditions are not measured again, so a run that was cut off continues.
+    Rows that ``file`` has from a run under the same conditions are not measured again, so a run that was cut off
+    continues.
     """
 
     def __init__(self, headings: list[str], file: Path | None, conditions: str) -> None:

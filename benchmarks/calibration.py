@@ -10,7 +10,7 @@ Each cell of the grid draws studies of N trials for each optimizer from a popula
   the 90% interval holds the true value of the population
 - power: how often two optimizers one standard deviation apart are separated in the right direction
 - optimizers with the same win rate but different spreads: how often they are separated, though neither is better
-- studies that are really run: six copies of adam on the quadratic workload, whose ranges differ by a millionth
+- studies that are actually run: six copies of adam on the quadratic workload, whose ranges differ by a millionth
 
 With ``--pools``, other people's trials are populations, too. The last lines name the cells that miss their bar by more
 than three standard errors: 5% for false claims, 90% for the exact intervals, 85% for P(A beats B).
@@ -48,18 +48,18 @@ SPREADS = (2, 5)  # standard deviations, against 1
 RUNS = ((10, 10), (20, 20), (50, 10), (100, 20))
 RUN_STEPS = 50
 COPIES = 6
-CHUNK = 50  # studies of a task
+CHUNK = 50  # studies per task
 PAIR_CHUNK = 5_000
 RUN_CHUNK = 10
 ATLEAST, ATMOST = 1, -1
 BARS = {"false claims": (0.05, ATMOST), "covers": (0.9, ATLEAST), "win rate covers": (0.85, ATLEAST)}
 
 Cell = tuple[str, int, int]  # population, N, K
-Counts = dict[str, tuple[int, int]]  # measure → how often it was so, of how many
+Counts = dict[str, tuple[int, int]]  # measure → how often it held, out of how many
 
 
 class Tally:
-    """Counts how often things are so."""
+    """Counts how often statements hold."""
 
     def __init__(self) -> None:
         self.counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -232,7 +232,7 @@ def equal_pairs(n: int, k: int, chunk: int) -> Counts:
 
 
 def print_levels(pairs: int) -> None:
-    """Print how often the tests of one pair are wrong. Deals are the same in each test of an N and K."""
+    """Print how often the tests of one pair are wrong. All tests with the same N and K use the same permutations."""
     chunks = max(1, pairs // PAIR_CHUNK)
     with ProcessPoolExecutor() as executor:
         print("| N/K | two-sided | one-sided (audit) |\n|---|---|---|")

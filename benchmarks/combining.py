@@ -58,7 +58,7 @@ class CombiningExecutor:
 
 
 class Dispatcher:
-    """Runs tasks in threads, and trains their points when all tasks that are left wait for some.
+    """Runs tasks in threads, and trains their points when all remaining tasks are waiting for some.
 
     Each job is compiled for a fixed number of slots, and once more for small batches.
     """

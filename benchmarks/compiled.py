@@ -4,10 +4,10 @@
     python benchmarks/compiled.py war_and_peace_gpt --precision bfloat16 [--slots 1] [--gpu a100]
 
 XLA compiles the step with Adam for a GPU that this machine does not have, by default an H200. It chooses how to compute
-products and convolutions by rules instead of trying them, so some kernels differ from those of a run. The traffic of a
-kernel is the size of its arguments and results, even if it reads only a part of an argument. The time is what this
-traffic takes at the memory's speed. The table has amounts per trial, and one line for kernels that differ only in the
-block of the network.
+products and convolutions by rules instead of trying them out, so some kernels differ from those of a run. The traffic
+of a kernel is the size of its arguments and results, even if it reads only a part of an argument. The time is how long
+this traffic takes at the memory's speed. The table has amounts per trial, and one line for kernels that differ only in
+the block of the network.
 
 A kernel that has too few registers spills: it keeps numbers in memory. These are listed with their bytes per thread.
 """
@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ["JAX_PLATFORMS"] = "cpu"  # for all that is not compiled
+os.environ["JAX_PLATFORMS"] = "cpu"  # for everything that is not compiled
 
 import jax
 import jax.numpy as jnp

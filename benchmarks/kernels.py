@@ -270,7 +270,7 @@ def timed(function: Callable[[], Any], calls: int = 6) -> float:
 
 
 def candidates(kind: str, dtype: Any, size: int, inputs: int, outputs: int, stride: int) -> Iterator[Any]:
-    """Yield tunings worth a trial: those whose tiles fit into registers."""
+    """Yield tunings worth trying: those whose tiles fit into registers."""
     if kind == "input_gradient":
         inputs, outputs = outputs, inputs
     groups = [(1, 1), (1, 2), (2, 1), (2, 2)] if stride == 1 else [(2, 2)] if kind == "input_gradient" else [(1, 1)]

@@ -1,7 +1,7 @@
 """Populations of trials whose truth is known, for benchmarks/calibration.py.
 
-A population gives pools: the trials of an optimizer up to the N-th feasible one, with NaN for infeasible trials. Its
-``trials`` are all of it, in order, so that every statistic of a pool has a true value. Lower is better.
+A population yields pools: the trials of an optimizer up to the N-th feasible one, with NaN for infeasible trials. Its
+``trials`` are the whole population, in order, so that every statistic of a pool has a true value. Lower is better.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Map = Callable[[np.ndarray], np.ndarray]  # from uniform numbers to values
 
 _GRID = (np.arange(1 << 19) + 0.5) / (1 << 19)
 _FASHION_MINI = Path(__file__).parent / "data" / "fashion_mini.csv"
-_RATES = 0.0, 0.2, 0.4, 0.6  # of infeasible trials, where optimizers differ in it
+_RATES = 0.0, 0.2, 0.4, 0.6  # of infeasible trials, where they differ between optimizers
 _TAIL = float(ndtr(-1.0))  # one standard deviation below the mean of a normal distribution
 
 

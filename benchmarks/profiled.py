@@ -2,8 +2,8 @@
 
     python benchmarks/profiled.py war_and_peace_gpt:bfloat16:1 cifar10_resnet32:tf32:64 … [--hlo FOLDER]
 
-Each argument is a workload, a precision and a number of slots, which train with Adam as throughput.py lets them train.
-All are compiled first, at the same time. Download the data sets first, or use --random-data.
+Each argument is a workload, a precision and a number of slots, which are trained with Adam as in throughput.py. All are
+compiled first, at the same time. Download the data sets first, or use --random-data.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def operations(hlo: str) -> dict[str, str]:
 
 
 def print_kernels(trials: Slots, steps: int, names: dict[str, str], most: int) -> None:
-    """Print the kernels that take longest. Those of one name but for a number, and of one operation, are one line."""
+    """Print the kernels that take longest. Those of one operation whose names differ only by a number share a line."""
     groups: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,8 @@
 
 Both executors use every core of this process and the same number of slots, write to a store, and train in turn. Each
 trains a few trials first, so that starting Ray, importing JAX and compiling are not counted. If the machine is busy
-with something else, the wall times vary more than they differ; the time in which no trial trains still tells.
+with something else, the wall times vary more than they differ between the executors; the time in which no trial trains
+is still informative.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def thirds(axis: Axis) -> list[Axis]:
 def is_wrong(place: Place, part: int, truth: Sequence[Interval]) -> bool | None:
     """Return whether a verdict is clearly wrong; None if the trials cannot tell.
 
-    To leave a range as it is, is wrong if another part is clearly better. A border is wrong if the part beyond it is
+    It is wrong to leave a range as it is if another part is clearly better. A border is wrong if the part beyond it is
     clearly worse.
     """
     if place in (Place.LOWER, Place.UPPER):

@@ -1,13 +1,13 @@
-"""The fewest microseconds that a training step can take on a device, from its arithmetic and its memory traffic.
+"""The least time that a training step can take on a device, from its arithmetic and its memory traffic.
 
     python benchmarks/roofline.py [--products 795] [--memory 4.2] [--measure]
 
 Each layer needs its products: one forward and two backward (the first layer: one), and its outputs pass through memory
 five times: written, read by the next layer, read again backward, and their gradient written and read. A layer takes at
-least the longer of both, at the device's measured speed of large matrix products and copies. Adam reads and writes each
-weight and its two averages in float32, and the gradient is written and read: 32 bytes per weight. Layers that can be
-one kernel, such as a convolution with its pooling, count as one. --measure measures the ceilings on this machine's
-device.
+least the longer of the two times, at the device's measured speed of large matrix products and copies. Adam reads and
+writes each weight and its two averages in float32, and the gradient is written and read: 32 bytes per weight. Layers
+that can be one kernel, such as a convolution with its pooling, count as one. --measure measures the ceilings on this
+machine's device.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def resnet32(batch: int = 256) -> Step:
 
 
 def lstm(batch: int = 50, time: int = 50, units: int = 128, characters: int = 83) -> Step:
-    """A layer's outputs are its four gates, its cell state and its output; the projection is inside of it."""
+    """A layer's outputs are its four gates, its cell state and its output; the projection is part of the layer."""
     layers = [Layer(2 * units * 4 * units, 6 * units)] * 2 + [Layer(units * characters, characters)]
     return Step(284_499, [per_batch(layer, batch * time) for layer in layers])
 

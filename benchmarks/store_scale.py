@@ -4,7 +4,7 @@
 
 Nothing is trained. The study has the six optimizers of fashion_mnist; its trials are synthetic: their curves fall to a
 final value that depends on the learning rate, and one trial in twenty is infeasible. Each command runs in a process of
-its own. With --folder, the store stays there, and the next measurement with the same options uses it again.
+its own. With --folder, the store stays there, and the next measurement with the same options reuses it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ CASES: dict[str, Callable[[int], float]] = {
 }
 COUNTS = ((2, 2), (4, 4), (8, 6))  # studies, optimizers
 SIZES = ((25, 5), (50, 5))  # N, K
-MOST_TESTED = 16  # pools of a summary whose ranks are measured
+MOST_TESTED = 16  # pools in a summary, if its ranks are measured
 
 
 def median_of_fastest(steps: np.ndarray, k: int) -> np.ndarray:

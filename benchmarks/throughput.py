@@ -9,7 +9,7 @@ workload's default interval. Compilation is not counted for either.
 
 With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
 one CUDA graph: compiled or not, whichever is faster. That way, it also runs in several processes at once, which share
-the GPU under NVIDIA MPS; of the numbers of --processes, the best counts. Everything is compiled first, at the same
+the GPU under NVIDIA MPS; the best of the numbers given by --processes counts. Everything is compiled first, at the same
 time, into the caches of JAX and PyTorch; then each row is measured in a process of its own. With --rows FILE, a run
 that was cut off continues with the rows that are missing. Download the data sets first, or measure with --random-data.
 """
@@ -225,7 +225,7 @@ def mps() -> Iterator[dict[str, str]]:
 
 
 def together(name: str, precision: Precision, way: str, counts: list[int], seconds: float) -> dict[int, float]:
-    """Return the steps per second that so many PyTorch processes reach, all of them together."""
+    """Return the steps per second that each number of PyTorch processes reaches, all of them together."""
     program = [sys.executable, str(Path(__file__).with_name("torch_trials.py")), name, precision, way, str(seconds)]
     with mps() as environment, contextlib.ExitStack() as stack:
         running = [

@@ -39,7 +39,8 @@ class Model(NamedTuple):
 class CharacterNet(nn.Module):
     """An embedding, LSTM layers with dropout before and after them, and a linear layer.
 
-    All layers are one module, which cuDNN runs fastest. Between them it drops out once, where levelfield does twice.
+    All layers are one module, which cuDNN runs fastest. Between layers, it applies dropout once, where levelfield does
+    so twice.
     """
 
     def __init__(self, characters: int, units: int, layers: int = 1, dropout: float = 0.0) -> None:

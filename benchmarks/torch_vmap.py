@@ -89,7 +89,7 @@ def side_by_side(
 
 
 def speed(stretch: Stretch, seconds: float) -> float:
-    """Return steps per second, measured for about so many seconds."""
+    """Return steps per second, measured for about this many seconds."""
     synchronize()
     begun, steps = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begun) < seconds:

@@ -1,11 +1,11 @@
-"""What levelfield costs beside custom training code: its runs against the same training in plain processes.
+"""What levelfield costs on top of custom training code: its runs against the same training in plain processes.
 
     python benchmarks/training_code.py [--seconds 10] [--trials 4] [--rounds 3] [--workers 2]
 
 Both train the same trials with as many processes; the training multiplies matrices for about --seconds and reports 20
 times. They take turns, and the table shows the median over the rounds. levelfield's time includes everything from the
 start of the run to its end; the start of its workers (imports, once per worker) is also shown by itself. On a machine
-that others use as well, the time that the processes spent on the cores says more than the time on the clock.
+that others use as well, the processor time says more than the wall-clock time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def matrices(trial: lf.TrialRun) -> None:
 
 
 def work(products: int) -> float:
-    """Multiply matrices so many times."""
+    """Multiply matrices this many times."""
     matrix = np.full((200, 200), 1 / 200)
     for _ in range(products):
         matrix = matrix @ matrix
@@ -46,7 +46,7 @@ def work(products: int) -> float:
 
 
 def products_for(seconds: float) -> int:
-    """Return how many products take so many seconds of a core."""
+    """Return how many products take this many seconds on one core."""
     begun, count = time.process_time(), 0
     while (elapsed := time.process_time() - begun) < 1:
         work(10)
@@ -60,21 +60,21 @@ def train_plainly(trials: int, products: int) -> None:
 
 
 def used() -> float:
-    """Return the seconds that this process and those that it has ended spent on the cores."""
+    """Return the processor time, in seconds, of this process and of its child processes that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 @contextmanager
 def measured() -> Iterator[list[float]]:
-    """Measure the seconds on the clock and on the cores."""
+    """Measure the wall-clock time and the processor time, in seconds."""
     begun, spent, result = time.perf_counter(), used(), list[float]()
     yield result
     result += [time.perf_counter() - begun, used() - spent]
 
 
 def plain(trials: int, products: int, workers: int) -> list[float]:
-    """Return the seconds that plain processes take for so many trials each."""
+    """Return the seconds that plain processes take for this many trials each."""
     with measured() as seconds:
         processes = [multiprocessing.Process(target=train_plainly, args=(trials, products)) for _ in range(workers)]
         for process in processes:

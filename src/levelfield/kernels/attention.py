@@ -1,11 +1,11 @@
-"""Causal self-attention of many sequences at once, which never stores its scores.
+"""Causal self-attention for many sequences at once, which never stores its scores.
 
-Queries, keys, and values are what one product with three matrices gives: an array (slots, sequences, length, 3 width),
-queries first. The kernels take them from there, and put their gradients into an array of the same shape, so that none
-of them is copied. In the width, each head has its numbers one after the other.
+Queries, keys, and values come from one product with three matrices, as an array (slots, sequences, length, 3 width)
+with the queries first. The kernels read them from there and write their gradients to an array of the same shape, so
+that none of them is copied. Along the width, the numbers of each head are contiguous.
 
-A program has a block of one head's queries, or of its keys and values, and goes through the blocks of the others. The
-gradient computes the scores again, from the logarithm of the sum over each row of their exponentials.
+A program holds a block of one head's queries, or of its keys and values, and loops over the blocks of the others. The
+gradient computes the scores again, with the logarithm of the sum of the exponentials in each row.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LOG2_E = 1.4426950408889634  # GPUs have an instruction for powers of two
 class Tuning(NamedTuple):
     """How a kernel divides its work. This changes its speed, and its results by rounding only."""
 
-    own: int = 64  # positions of a program
-    others: int = 64  # positions that it goes through at a time
+    own: int = 64  # positions that a program handles
+    others: int = 64  # positions that it loops over at a time
     warps: int = 4
     stages: int = 2
 
@@ -91,7 +91,7 @@ def _shape(length: int, width: int, heads: int) -> _Shape:
 
 
 def forward(projected: jax.Array, heads: int, tuning: Tuning | None = None) -> tuple[jax.Array, jax.Array]:
-    """Return what is attended, and the logarithms (slots, sequences, heads, length) that the gradient needs."""
+    """Return the attended values, and the logarithms (slots, sequences, heads, length) that the gradient needs."""
     tuning = tuning or _FORWARD[projected.dtype.name]
     *outer, length, triple = projected.shape
     shape, sequences = _shape(length, triple // 3, heads), projected.size // (length * triple)
@@ -162,7 +162,7 @@ def _backward_kernel(
     zeros = jnp.zeros((own, shape.size), jnp.float32)
 
     def derivatives(first: Any, positions: int) -> tuple[jax.Array, jax.Array]:
-        """Return those of the output, and what the softmax takes from the derivative of each score."""
+        """Return the derivatives of the output, and what the softmax subtracts from the derivative of each score."""
         d = part.load(derivative, first, positions)
         return d, (d.astype(jnp.float32) * part.load(attended, first, positions).astype(jnp.float32)).sum(1)
 
@@ -203,16 +203,16 @@ class _Part:
         blocks, number = shape.blocks(tuning.own), pallas.number()
         self._shape, self._own = shape, tuning.own
         self.first = (blocks - 1 - lax.rem(number, blocks)) * tuning.own
-        self._row = lax.div(number, blocks)  # heads of all sequences
+        self._row = lax.div(number, blocks)  # counted over the heads of all sequences
         self._sequence, self._head = lax.div(self._row, shape.heads), lax.rem(self._row, shape.heads)
 
     def before(self, positions: int) -> Any:
-        """Return how many blocks of so many positions hold the program's own ones and all before them."""
+        """Return how many blocks of this many positions cover the program's own positions and all before them."""
         last = jnp.minimum(self.first + self._own, self._shape.length)
         return lax.div(last + positions - 1, positions)
 
     def load(self, ref: Any, first: Any, positions: int, which: int | None = None) -> jax.Array:
-        """Load queries (0), keys (1), or values (2) of some positions, or what an array without these has there."""
+        """Load some positions of the queries (0), keys (1), or values (2), or of an array without these parts."""
         at, mask = self._places(first, positions, which)
         return pallas.load(ref.at[at], mask)
 
@@ -242,9 +242,9 @@ class _Part:
         return jnp.ones(position.shape, bool) if length % len(position) == 0 else position < length
 
     def masked(self, scores: jax.Array, own: Any, others: Any, *, transposed: bool = False) -> jax.Array:
-        """Scale the scores of the program's own positions with others for powers of two, and hide later keys.
+        """Scale the scores of the program's own positions with others, for use with powers of two, and mask later keys.
 
-        Rows are queries; ``transposed``, they are keys. Keys after the end are hidden, too.
+        Rows are queries, or keys if ``transposed``. Keys after the end are masked, too.
         """
         rows = own + jnp.arange(scores.shape[0], dtype=jnp.int32)[:, None]
         columns = others + jnp.arange(scores.shape[1], dtype=jnp.int32)[None, :]

@@ -37,7 +37,7 @@ class Normalization(NamedTuple):
 
     @property
     def affine(self) -> tuple[jax.Array, jax.Array]:
-        """The slope and offset of the same as one affine function."""
+        """The slope and offset of the normalization as one affine function."""
         slope = self.scale * self.inverse
         return slope, self.bias - self.mean * slope
 
@@ -48,7 +48,7 @@ def convolution(
 ) -> tuple[jax.Array, jax.Array]:
     """Convolve images, and add the residual if there is one.
 
-    Returns also the sums of the outputs and of their squares (slots, 2, features), of before they are rounded.
+    Also returns the sums of the outputs and of their squares (slots, 2, features), taken before rounding.
     """
     slots, images, *shape, features = *x.shape, kernel.shape[-1]
     height, width = shape[0] // stride, shape[1] // stride
@@ -91,7 +91,7 @@ def input_gradient(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the gradient with respect to the normalized x, where y = convolution(relu(normalized x), kernel).
 
-    Returns also its sum, and the sum of its product with (x − mean) · inverse (slots, 2, channels).
+    Also returns its sum, and the sum of its product with (x − mean) · inverse (slots, 2, channels).
     """
     slots, images, height, width, channels = x.shape
     tuning = (tuning or _tuning("input_gradient", x, kernel, stride)).fitted(height, width, stride)

@@ -15,7 +15,7 @@ from jax import lax
 from levelfield.kernels import pallas
 from levelfield.kernels.products import batched_product
 
-_ROWS = 16  # that a program computes
+_ROWS = 16  # rows that a program computes
 
 
 def linear_logits(x: jax.Array, weights: jax.Array, bias: jax.Array | None) -> jax.Array:
@@ -30,7 +30,7 @@ def _padded_logits(x: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def linear_cross_entropy(x: jax.Array, weights: jax.Array, bias: jax.Array | None, targets: jax.Array) -> jax.Array:
-    """Return each slot's mean over its rows, in float32. Derivatives by the logits have the type of ``x``."""
+    """Return each slot's mean over its rows, in float32. Gradients of the logits have the type of ``x``."""
     logits = _padded_logits(x, weights)
     bias = jnp.zeros((len(x), weights.shape[2])) if bias is None else bias
     return _of_logits(logits.reshape(len(x), -1, logits.shape[-1]), bias, targets.reshape(len(x), -1), x.dtype)

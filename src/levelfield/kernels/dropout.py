@@ -1,4 +1,4 @@
-"""Dropout by random bytes, which kernels and plain JAX compute in the same way, so that trials do not differ."""
+"""Dropout with random bytes, which kernels and plain JAX compute in the same way, so that trials do not differ."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from jax import lax
 
 
 def random_bytes(key: jax.Array, shape: tuple[int, ...], count: int) -> list[jax.Array]:
-    """Draw as many arrays of random bytes as ``count``.
+    """Draw ``count`` arrays of random bytes.
 
-    With JAX's own generator, a GPU would need four times as many instructions, which take longer than the stores.
+    With JAX's own generator, a GPU would need four times as many instructions, which would take longer than storing the
+    bytes.
     """
     size = math.prod(shape)
     number = lax.iota(jnp.uint32, -(-size // 4))

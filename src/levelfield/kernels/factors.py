@@ -1,4 +1,4 @@
-"""Convert kernels of convolutions to right factors of products over windows, and gradients back: see ``windows``.
+"""Convert convolution kernels to right factors of products over windows, and gradients back: see ``windows``.
 
 XLA would need several slow passes for these gathers, and would lay out the trained parameters to suit them. Here
 parameters and gradients keep their usual layout.

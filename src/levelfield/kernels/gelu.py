@@ -46,7 +46,7 @@ def _tanh(x: jax.Array) -> jax.Array:
 
 
 def _elementwise(name: str, compute: Any, *arrays: jax.Array) -> jax.Array:
-    """Compute in float32 from numbers at the same place of each array; return an array like the first."""
+    """Compute in float32 from the numbers at the same place in each array; return an array like the first."""
     size = arrays[0].size
 
     def program(*refs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Rows of a table for each slot, such as the vectors of characters."""
+"""Look up rows of a table for each slot, such as the embeddings of characters."""
 
 from __future__ import annotations
 

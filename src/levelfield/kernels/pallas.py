@@ -1,12 +1,12 @@
-"""Where kernels run, and how they are called: all that depends on the toolchain or its version is in this module.
+"""Where kernels run, and how they are called: this module has everything that depends on the toolchain or its version.
 
 The kernels are written in Pallas and compiled by its Triton backend. It comes with JAX, so users install nothing else
 and need no CUDA compiler; it runs on every NVIDIA GPU since Ampere; and Pallas interprets kernels on a CPU, which tests
-them without a GPU. JAX 0.11 calls this backend deprecated and will remove it some day. The other ways were worse when
-this was decided: Mosaic GPU, the newer backend of Pallas, asks kernels to manage shared memory and barriers, for
-Hopper and later; jax-triton is one more dependency that must match JAX's version, and cannot interpret; CUDA by way
-of JAX's foreign function interface needs a compiler at installation. When the backend is gone, ``available`` is false
-and training takes the plain way through XLA.
+them without a GPU. JAX 0.11 calls this backend deprecated, so it will be removed some day. The alternatives were worse
+when this was decided: Mosaic GPU, the newer backend of Pallas, is for Hopper and later and requires kernels to manage
+shared memory and barriers; jax-triton is one more dependency that must match JAX's version, and it cannot interpret
+kernels; CUDA through JAX's foreign function interface needs a compiler at installation. When the backend is gone,
+``available`` is false and training goes through plain XLA.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from levelfield.errors import UsageError
 try:
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
-except ImportError:  # a JAX that no longer has, or not yet, this backend
+except ImportError:  # a version of JAX that no longer has this backend, or does not have it yet
     triton = None  # type: ignore[assignment]
 
 VARIABLE = "LEVELFIELD_KERNELS"
@@ -53,7 +53,8 @@ def unavailable_because() -> str:
 def give_up(error: BaseException) -> None:
     """Train without kernels from now on, because compiling them failed.
 
-    They are tuned on one kind of GPU: others may have less shared memory, and other versions of JAX other names.
+    They are tuned for one kind of GPU: others may have less shared memory, and other versions of JAX may use other
+    names.
     """
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     most = 160
@@ -85,7 +86,7 @@ def note() -> str:
 
 
 def wanted() -> bool:
-    """Return whether kernels are on, as they are unless the user says otherwise."""
+    """Return whether kernels are turned on, which they are unless the user says otherwise."""
     value = os.environ.get(VARIABLE, "on")
     if value not in ("on", "off"):
         raise UsageError(f"{VARIABLE} = {value!r}: expected 'on' or 'off'")
@@ -110,7 +111,7 @@ def call(
 ) -> Callable[..., Any]:
     """Return the function of arrays that runs a kernel; ``warps`` and ``stages`` tune its compilation.
 
-    It fails as if memory ran out if an array has too many numbers: then fewer slots help.
+    If an array has too many numbers, it fails as if memory had run out, because fewer slots help then, too.
     """
     specs = {} if in_specs is None else {"in_specs": in_specs, "out_specs": out_specs}
     how: dict[str, Any] = (
@@ -136,7 +137,7 @@ def slot_of(*shape: int) -> Any:
     return pallas.BlockSpec((None, *shape), lambda slot: (slot, *[0] * len(shape)))
 
 
-# What kernels are made of. Names that JAX moves or removes are replaced here.
+# The operations that kernels use. Names that JAX moves or removes are replaced here.
 
 
 def number() -> Any:

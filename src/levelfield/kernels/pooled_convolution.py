@@ -31,7 +31,7 @@ def pooled_convolution(
 ) -> tuple[jax.Array, jax.Array]:
     """Return relu(maximum + bias) and, as bytes of the same shape, the bits of the outputs that are the maximum.
 
-    Bit 2 · row + column is that of an output's place in its window.
+    Bit 2 · row + column stands for the output in this row and column of its window.
     """
     slots, images, height, width, _ = x.shape
     features = kernel.shape[-1]
@@ -86,7 +86,7 @@ def pool(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
 def spread(d: jax.Array, winners: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the gradients with respect to the convolution's result and to the bias.
 
-    The gradient of an output is divided equally if several are the maximum.
+    If several outputs of a window reach the maximum, they share the gradient equally.
     """
     slots, images, height, width, features = d.shape
     total, columns = images * height * width, 1 << (features - 1).bit_length()

@@ -13,7 +13,7 @@ from jax import lax
 from levelfield.kernels import pallas
 
 _SIDE = 64  # of the square that a program transposes
-_WIDE = 256  # columns of both factors from which products take longer than moving the factors
+_WIDE = 256  # with at least this many columns in both factors, products take longer than moving the factors
 _TILE = 128  # rows and columns of a product that a GPU's processor computes at once
 _TILES = 144  # about as many as a large GPU has processors
 
@@ -44,12 +44,12 @@ def _backward(dtype: Any, residuals: tuple[jax.Array, jax.Array], derivative: ja
 
 
 def weight_gradient(x: jax.Array, derivative: jax.Array) -> jax.Array:
-    """Return the gradient of weights, in float32, from their inputs and the derivative by their products."""
+    """Return the gradient of the weights, in float32, from their inputs and the gradient of their products."""
     x, derivative = (array.reshape(len(array), -1, array.shape[-1]) for array in (x, derivative))
     if x.dtype == jnp.bfloat16 or min(x.shape[-1], derivative.shape[-1]) < _WIDE:
         return _einsum("nri,nro->nio", x, derivative, jnp.float32)
-    # In TF32, libraries multiply two transposed factors at a third of the speed, and do not cut a sum over many rows
-    # into parts, for which other processors are free.
+    # In TF32, libraries multiply two transposed factors at a third of the speed, and they do not cut a sum over many
+    # rows into parts, although other processors are idle.
     parts = _parts(x, derivative)
     x, derivative = (array.reshape(len(array), parts, -1, array.shape[-1]) for array in (x, derivative))
     if x.shape[-1] <= derivative.shape[-1]:
@@ -61,7 +61,7 @@ def weight_gradient(x: jax.Array, derivative: jax.Array) -> jax.Array:
 
 
 def _parts(x: jax.Array, derivative: jax.Array) -> int:
-    """Return into how many parts to cut the rows, so that few slots with small weights keep a whole GPU busy."""
+    """Return how many parts to cut the rows into, so that even a few slots with small weights keep a whole GPU busy."""
     slots, rows, inputs = x.shape
     tiles = slots * -(-inputs // _TILE) * -(-derivative.shape[-1] // _TILE)
     return math.gcd(rows, 1 << (max(1, _TILES // tiles).bit_length() - 1))

@@ -1,4 +1,4 @@
-"""The recurrence of an LSTM layer, with dropout of its outputs, for all slots at once.
+"""The recurrence of an LSTM layer, with dropout on its outputs, for all slots at once.
 
 XLA runs a scan as several kernels per time step and writes the state to memory between them. Here, one program runs all
 time steps of a trial: the state stays in registers, and as many recurrent weights as fit stay in shared memory.
@@ -64,7 +64,7 @@ def recurrence(
     ``projected`` is the inputs' share of the gates, (slots, time, batch, 4 units); its type, float32 or bfloat16, is
     that of the products and of the outputs. ``recurrent`` is (slots, units, 4 units), ``bias`` (slots, 4 units); they
     and their gradients are in float32. The number of units must be a power of two, at least 16. States pass no
-    gradient: the start has none, and that of the end is ignored.
+    gradient: the initial state gets none, and that of the final state is ignored.
     """
     return _forward(projected, recurrent, bias, start, noise, drop)[0]
 
@@ -111,7 +111,7 @@ def forward(
         raise ValueError(f"{units} units: expected a power of two, at least 16")
     per_step, state = (time, batch, units), (batch, units)
     weights = recurrent.astype(dtype)
-    by_rows = dtype == jnp.float32  # a product in TF32 wants its second factor so
+    by_rows = dtype == jnp.float32  # the layout that a product in TF32 wants for its second factor
     if by_rows:
         weights = weights.swapaxes(1, 2)
     arguments = [projected, weights, bias, *start, *([] if noise is None else [noise])]
@@ -229,12 +229,12 @@ def _backward_kernel(
             return (early[k] if early else _load(gates, t, gate=k)).astype(jnp.float32)
 
         def finish(k: int, derivative: jax.Array) -> jax.Array:
-            """Store a gate's derivative; return its share of that of the state before."""
+            """Store a gate's derivative; return what it contributes to the derivative of the previous state."""
             rounded = derivative.astype(doutputs.dtype)
             _store(dprojected, t, rounded, gate=k)
             return pallas.dot(rounded, weights[k], transposed=True)
 
-        # One gate after the other, so that few numbers are alive at a time.
+        # One gate after the other, so that few numbers are live at a time.
         dh = dh + dropped(own.astype(jnp.float32), random.astype(jnp.int32), drop)
         squashed = pallas.tanh(after.astype(jnp.float32))
         o = gate(3)
@@ -267,12 +267,12 @@ class _Weights:
 
 
 def _rows(batch: int) -> int:
-    """Return the number of rows of a tile that holds a batch: tiles have powers of two, and products at least 16."""
+    """Return the rows of a tile that holds a batch: a power of two, and at least 16, as products need."""
     return max(16, 1 << (batch - 1).bit_length())
 
 
 def _tile(reference: Any, t: Any, gate: int) -> tuple[Any, jax.Array]:
-    """Return the place of one time step's numbers (of one gate), (rows, units), and which of the rows exist."""
+    """Return where one time step's numbers (of one gate) are, (rows, units), and which of the rows exist."""
     batch, width = reference.shape[-2:]
     units = width // 4 if gate >= 0 else width
     shape = (_rows(batch), units)

@@ -58,8 +58,8 @@ def added_and_normalized(
 ) -> tuple[jax.Array, jax.Array]:
     """Add a branch to the residual stream; return the sum, and the sum normalized.
 
-    Without a stream, the branch begins it. Of the branch, numbers whose random byte is below ``drop`` are dropped
-    first; without noise, none is.
+    Without a stream, the branch begins it. Numbers of the branch whose random byte is below ``drop`` are dropped first;
+    without noise, none are.
     """
     return _forward(stream, branch, noise, scale, drop)[0]
 
@@ -183,7 +183,7 @@ class _Shape(NamedTuple):
         return _Tile(self, slot, row, jnp.arange(self.columns, dtype=jnp.int32))
 
     def for_tiles(self, compute: Any, carry: Any = None) -> Any:
-        """Compute the tiles of this program, one after the other, and pass on what each one returns."""
+        """Compute the tiles of this program, one after the other, and pass what each one returns to the next."""
         program = pallas.number()
         if self.tuning.tiles == 1:
             return compute(self.tile(program, 0), carry)
@@ -224,7 +224,7 @@ class _Tile(NamedTuple):
         return pallas.load(ref.at[at], self.column < self.shape.width)[None, :]
 
     def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return each row less its mean, and one over its standard deviation."""
+        """Return each row minus its mean, and one over its standard deviation."""
         wide = x.astype(jnp.float32)
         mean = wide.sum(1, keepdims=True) / self.shape.width
         centered = jnp.where((self.column < self.shape.width)[None, :], wide - mean, 0.0)

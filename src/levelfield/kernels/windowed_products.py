@@ -30,8 +30,8 @@ class Tuning(NamedTuple):
     run: int = 4  # neighboring places of a window multiplied at once, at most; beyond a row, whole rows
     warps: int = 4
     stages: int = 1
-    loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; without, all is unrolled
-    transposed: bool = False  # whether the right factor is stored so: tensor cores want it in TF32
+    loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; if empty, all is unrolled
+    transposed: bool = False  # whether the right factor is stored transposed, as tensor cores want it in TF32
     ahead: bool = False  # whether a kernel's gradient loads the next tile before it multiplies one
     parts: int = 16  # of the batch, for a kernel's gradient
     window_rows: int = 1  # that a program of a kernel's gradient holds
@@ -118,7 +118,7 @@ def _powers(length: int, longest: int) -> list[tuple[int, int]]:
 
 
 def tile_at(layout: Layout, slot: Any, number: Any, size: int, numbers: int) -> Tile:
-    """Return the numbered tile of a slot, of as many groups as ``size``. There are tiles of these numbers."""
+    """Return the tile with this number, of ``size`` groups; a slot has ``numbers`` tiles."""
     first = number * size
     group = first + jnp.arange(size, dtype=jnp.int32)
     per_image = layout.groups // layout.images
@@ -181,8 +181,8 @@ def product(
 ) -> list[jax.Array]:
     """Return what ``finish(products, tile, references)`` stores, and the sums of what it returns.
 
-    The references are of the operands and of the outputs, whose shapes are given. The sums are over all groups of a
-    slot and the outputs in each (slots, sums, features). ``backward`` swaps the kernel's channels and features.
+    The references are those of the operands and of the outputs, whose shapes are given. The sums are over all groups of
+    a slot and the outputs in each (slots, sums, features). ``backward`` swaps the kernel's channels and features.
     """
     programs = -(-layout.groups // (tuning.rows * tuning.tiles))  # per slot
     columns = layout.columns.window
@@ -255,7 +255,8 @@ def gradient(
 ) -> tuple[jax.Array, jax.Array | None]:
     """Return the kernels' gradients from those of the products, a tile of which ``load(tile, references)`` loads.
 
-    Return also the sums of what is loaded over all groups of a slot and the outputs in each (slots, features), or None.
+    Also return the sums of what is loaded, over all groups of a slot and the outputs in each (slots, features), or
+    None.
     """
     held = tuning.window_rows if layout.rows.window % tuning.window_rows == 0 else 1
     cut, shares = blocks(held, layout.columns.window, tuning.run), layout.rows.window // held
@@ -312,6 +313,6 @@ def gradient(
     kernels = collected(partial, layout.rows, layout.columns, channels)
     if not sums:
         return kernels, None
-    # Programs that share a part have loaded the same.
+    # Programs that share a part have loaded the same numbers.
     sum_of_d = sums_of_d[0].reshape(layout.slots, tuning.parts, shares, layout.copies, layout.output[2])[:, :, 0]
     return kernels, sum_of_d.sum((1, 2))

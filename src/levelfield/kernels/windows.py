@@ -35,7 +35,7 @@ class Axis(NamedTuple):
 
 
 def forward_axis(size: int, stride: int, group: int) -> Axis:
-    """Cut a convolution with an odd kernel size, padded by half of it."""
+    """Return the windows of a convolution with an odd kernel size, padded by half of it."""
     taps = [
         [_tap(place - stride * output, size) for output in range(group)] for place in range(stride * (group - 1) + size)
     ]
@@ -43,13 +43,13 @@ def forward_axis(size: int, stride: int, group: int) -> Axis:
 
 
 def padded(axis: Axis, window: int) -> Axis:
-    """Enlarge the windows to this size, which the kernel does not use."""
+    """Enlarge the windows to this size; the kernel does not use what is added."""
     unused = (-1,) * axis.group
     return axis._replace(taps=axis.taps + (unused,) * (window - axis.window))
 
 
 def backward_axis(size: int, stride: int, group: int) -> Axis:
-    """Cut the same convolution's transpose, which maps its outputs' gradients to its inputs'."""
+    """Return the windows of the same convolution's transpose, which maps its outputs' gradients to its inputs'."""
     if group % stride:
         raise ValueError(f"group = {group}: expected a multiple of the stride, {stride}")
     padding = size // 2

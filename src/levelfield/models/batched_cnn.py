@@ -1,4 +1,4 @@
-"""The "Simple CNN" of many trials at once, on kernels for a GPU."""
+"""The "Simple CNN" for many trials at once, with kernels for a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Residual networks of many trials at once, on kernels for a GPU.
+"""Residual networks for many trials at once, with kernels for a GPU.
 
-This computes what a convolution and ``resnet.Stages`` of ``Basic`` blocks compute, with all arrays on a leading axis of
-slots. Batch normalization is fused into the convolutions around it, which batching single operations could not do.
+This computes what a convolution and ``resnet.Stages`` of ``Basic`` blocks compute, with a leading axis of slots in all
+arrays. Batch normalization is fused into the convolutions around it, which batching single operations could not do.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Ac
     """Compute a ``resnet.Basic`` block; return its outputs and the averages of its normalizations."""
     kernel = params["Conv_0"]["kernel"]
     if "projection" in params:
-        # The projection reads what the center of the first convolution reads: computed together, that is loaded once.
+        # The projection reads what the center of the first convolution reads: computed together, they load it once.
         centered = jnp.pad(params["projection"]["kernel"], ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
         both = normalized_convolution(inputs, params["BatchNorm_0"], jnp.concatenate([kernel, centered], -1), None, 2)
         (values, bypass), (sums, _) = jnp.split(both.values, 2, -1), jnp.split(both.sums, 2, -1)
@@ -78,8 +78,8 @@ def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Ac
     return outputs, averages
 
 
-# Gradients are written out: those of a normalization include how its statistics depend on its input, so the sums that
-# the statistics come from pass none.
+# Gradients are written by hand: those of a normalization include how its statistics depend on its input, so the sums
+# that the statistics come from pass none.
 
 
 @jax.custom_vjp
@@ -180,10 +180,10 @@ def _normalization_gradient(
 
 
 def _channels_last(x: jax.Array) -> jax.Array:
-    """Keep the layout of x and of its gradient as kernels have them.
+    """Keep x and its gradient in the layout that kernels use.
 
-    XLA would put the axes last over which a mean is taken, and transpose between that and the kernels throughout the
-    last stage.
+    XLA would make the axes over which a mean is taken the last ones, and transpose between that layout and that of the
+    kernels throughout the last stage.
     """
     return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 

@@ -1,6 +1,6 @@
-"""GPTs of many trials at once, on kernels for a GPU.
+"""GPTs for many trials at once, with kernels for a GPU.
 
-This computes what ``transformer.GPT`` computes in training, with all arrays on a leading axis of slots. Dropout, the
+This computes what ``transformer.GPT`` computes in training, with a leading axis of slots in all arrays. Dropout, the
 residual connections and the normalizations after them are fused, and attention never stores its scores.
 """
 
@@ -57,7 +57,7 @@ def _outputs(net: GPT, params: Any, characters: jax.Array, noise: Any, dtype: An
     noise = noise or [None] * (1 + 2 * net.layers)
     embedded = (lookup(table, characters, dtype) + positions[:, None, : characters.shape[-1]]).astype(dtype)
     blocks = [params[f"Block_{layer}"] for layer in range(net.layers)]
-    # Each branch is added together with the normalization after it, which the next branch, or the logits, begin with.
+    # One kernel adds each branch and normalizes the sum, with which the next branch, or the logits, begin.
     scales = [block[f"LayerNorm_{i}"]["scale"] for block in blocks for i in range(2)]
     scales.append(params["LayerNorm_0"]["scale"])
     x, normal = added_and_normalized(None, embedded, noise[0], scales[0], net.drop)

@@ -30,8 +30,8 @@ from levelfield.trial import Curve, Point, Status, Trial
 
 _FORMAT = 1
 _STATE, _TRIALS = "state", "trials.json"
-_SHARE = 0.05  # of the time may go into saving; if it is more, checkpoints become rarer, up to
-_RARER = 4  # times
+_SHARE = 0.05  # of the time may go into saving; if it is more, checkpoints become rarer
+_RARER = 4  # times as rare, at most
 _WORTH_SAVING = 10.0  # seconds of training, when a run is stopped
 _TEMPORARY = "tmp-"
 _HOST, _PROCESS = socket.gethostname(), uuid.uuid4().hex[:8]
@@ -141,7 +141,7 @@ class Checkpoints:
     def due(self, in_flight: Collection[InFlight], *, ending: bool = False) -> bool:
         """Return whether a trial has trained for so long since it was last saved that it is time to save it.
 
-        ``ending``: there will be no other opportunity, so that less training is worth it.
+        ``ending`` means that there will be no other opportunity, so that less training is worth saving.
         """
         if not in_flight:
             return False
@@ -183,7 +183,7 @@ class Checkpoints:
         _remove_abandoned(self._folder)
 
     def _scan(self) -> dict[str, _Content]:
-        """Return what the optimizer's checkpoints have, by name; nothing where that cannot be read."""
+        """Return what the optimizer's checkpoints contain, by name; nothing where that cannot be read."""
         self._known = {name: self._known.get(name) or self._read(name) for name in _names(self._folder, self._identity)}
         return self._known
 
@@ -247,7 +247,7 @@ class _Content(NamedTuple):
 
 
 def _read(path: Path) -> _Content:
-    """Read what a checkpoint has, apart from the state; raise an exception of any kind if that is impossible."""
+    """Read what a checkpoint contains, apart from the state; raise an exception of any kind if that is impossible."""
     stored = json.loads((path / _TRIALS).read_text())
     content = stored["content"]
     if digest(content) != stored["digest"]:
@@ -299,7 +299,7 @@ def _temporary_name() -> str:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint at once, as others see it, and the folder if it was the last one."""
+    """Remove a checkpoint, in a single step as others see it, and the folder if it was the last one."""
     temporary = path.with_name(_temporary_name())
     with suppress(OSError):
         path.rename(temporary)

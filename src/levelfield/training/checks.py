@@ -212,7 +212,7 @@ def _check_metrics(workload: Workload, model: tuple[Tree, Tree], data: Data) -> 
             )
         for metric, values in results[0].items():
             evaluated.append(f"{split}_{metric}")
-            # Neither a mean over the examples nor two arrays of n broadcast against each other have this shape.
+            # Neither a mean over the examples nor two arrays of n broadcast against each other has this shape.
             per_example = all(
                 result[metric].shape == (n, *values.shape[1:]) for n, result in zip(counts, results, strict=True)
             )

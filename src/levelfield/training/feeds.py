@@ -16,12 +16,12 @@ _BYTES = 256 * 2**20  # of batches sent to the device at once, unless a single s
 
 
 def stacked_shapes(example: Any, *leading: int) -> Any:
-    """Return the shapes of an example's arrays behind these axes, as a device has them."""
+    """Return the shapes of an example's arrays with these leading axes, as they are on a device."""
     return jax.tree.map(lambda leaf: device_shape((*leading, *np.shape(leaf)), leaf.dtype), example)
 
 
 def device_shape(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    """Return the shape of an array on a device, where numbers of 64 bits become numbers of 32."""
+    """Return the shape of an array on a device, where 64-bit numbers become 32-bit numbers."""
     return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(dtype))
 
 

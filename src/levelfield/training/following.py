@@ -56,7 +56,7 @@ def deviations(
     *,
     single: bool = False,
 ) -> np.ndarray:
-    """Return how far the general rule strays from the special one (points × opens), relative to how far that goes.
+    """Return how far the general rule strays from the special one (points × opens), relative to how far that one goes.
 
     For each of the special rule's ``points`` and each choice of ``opens``, the general rule runs at their image over
     the same gradients (points × steps × parameters, of any shape), in float64, or with ``single`` in float32.

@@ -38,6 +38,6 @@ def gradient_scale(job: Job, hyperparameters: Hyperparameters) -> float:
         largest = jnp.max(jnp.abs(entries))  # fourth powers of small numbers vanish in float32
         return largest * jnp.sqrt(jnp.sum((entries / largest) ** 4) / jnp.sum((entries / largest) ** 2))
 
-    # It runs a few times only: compiling it well would take longer than running it.
+    # It runs only a few times: compiling it well would take longer than running it.
     measured = jax.jit(scale, compiler_options={"xla_backend_optimization_level": "0"})
     return float(sum(measured(jnp.uint32(seed)) for seed in range(_SEEDS)) / _SEEDS)

@@ -30,7 +30,7 @@ def with_options(
 
 
 def _taking_what_it_asks_for(rule: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Return the rule with an update that ignores what it does not ask for, which optax.contrib.sam does not."""
+    """Return the rule with an update that ignores what it does not ask for, unlike that of optax.contrib.sam."""
     rule = optax.with_extra_args_support(rule)
     parameters = inspect.signature(rule.update).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -68,8 +68,8 @@ def averaged(average: Any, params: Any, options: Mapping[str, Any]) -> Any:
 def evaluated_weights(rule: Rule, state: Any, options: Collection[str]) -> Weights | None:
     """Return the function that computes the weights to evaluate from a slot; None if they are those that are trained.
 
-    ``state`` is the optimizer's, or its shapes. Schedule-free optimizers train at other weights than they end with.
-    They are recognized by their state, so that a custom rule that wraps one is evaluated where it should be, too.
+    ``state`` is the optimizer's, or its shapes. Schedule-free optimizers do not train at the weights that they end
+    with. They are recognized by their state, so that a custom rule that wraps one is evaluated where it should be, too.
     """
     if "ema_decay" in options:
         return _average

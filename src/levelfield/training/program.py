@@ -70,7 +70,7 @@ def check_accelerator() -> None:
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, so that fewer slots may help.
 
-    They do not help if a kernel needs more of its processor's own memory.
+    They do not help if a kernel needs more of its processor's own memory than there is.
     """
     text = str(error)
     return "RESOURCE_EXHAUSTED" in text and not re.search("(shared|tensor) memory", text, re.IGNORECASE)
@@ -140,7 +140,7 @@ class _Common:
 class Program:
     """``fill`` and ``restore`` put trials into slots; ``advance`` trains all slots to their next evaluation.
 
-    If its trials are to be ``evaluated``, that is compiled right away, too.
+    If its trials are to be ``evaluated``, the evaluation is compiled right away, too.
     """
 
     def __init__(self, job: Job, slots: int, *, evaluated: bool = False) -> None:
@@ -242,7 +242,7 @@ class Program:
     def advance(self, held: Slot) -> tuple[Slot, np.ndarray]:
         """Train every slot to its next evaluation; return the slots and their metrics (slots × metrics).
 
-        ``step_seconds`` then has what a step of one slot took. Empty slots take as long as others.
+        ``step_seconds`` is then how long a step of one slot took. Empty slots take as long as full ones.
         """
         jax.block_until_ready(held)
         begun = self._device_clock()
@@ -262,7 +262,7 @@ class Program:
         return held
 
     def _device_clock(self) -> float:
-        """Return the seconds that a device has had to work.
+        """Return the seconds that a device has had for its work.
 
         On a CPU, this is processor time, because other programs take turns on the same cores.
         """
@@ -310,7 +310,7 @@ def with_or_without_kernels(own: Any, compiled: Callable[[], Any]) -> Any:
     """Return what is compiled: without kernels if a workload has ``own`` functions that may use them, but cannot."""
     try:
         return compiled()
-    except Exception as error:  # the toolchain of kernels has errors of its own
+    except Exception as error:  # the toolchain of kernels raises errors of its own
         if not (own and pallas.available()) or out_of_memory(error):
             raise
         pallas.give_up(error)
@@ -321,7 +321,7 @@ def _evaluate_of(workload: Workload, precision: Precision) -> Evaluate:
     """Return the function that evaluates all slots here: the workload's own, if it has one.
 
     Otherwise, a GPU evaluates one slot at a time, because many examples fill it and convolutions of one model are
-    faster than grouped ones; but side by side if the examples must be read in order.
+    faster than grouped ones, but all slots side by side if the examples must be read in order.
     """
     own = workload.batched_evaluate(precision) if workload.batched_evaluate else None
     if own:

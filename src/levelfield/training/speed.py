@@ -70,7 +70,7 @@ def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int
 
 
 def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
-    """Return the trial-steps per second of so many slots on each device; 0 if they do not fit into memory."""
+    """Return the trial-steps per second with this many slots on each device; 0 if they do not fit into memory."""
     brief = job._replace(steps=2**10 * _STEPS, eval_interval=_STEPS)
     count = slots * jax.local_device_count()
     try:

@@ -1,7 +1,8 @@
 """One step of training, and the loop over steps, for all slots of a device at once.
 
-The gradients of all slots come from one function, so that a workload can compute them in kernels of its own. All else
-is written for one slot and batched over them: the trial's data, its random keys, its rule and the options around it.
+The gradients of all slots come from one function, so that a workload can compute them in kernels of its own. Everything
+else is written for one slot and batched over all slots: the trial's data, its random keys, its rule and the options
+around it.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def step(job: Job, gradients: Gradients, slots: Slot, batch: Any, phase: Any) ->
 
     def update(slot: Slot, batch: Any, key: Any, value: Any, gradients: Any, state: Any) -> Slot:
         def loss(params: Any, obj_fn: Any = None, phase: Any = None, interval: Any = None) -> Any:
-            """optax's line searches pass on to it the arguments below that they do not know."""
+            """optax's line searches pass it those of the arguments below that they do not know."""
             return objective(params, slot.state, batch, key, slot.hyperparameters)[0]
 
         transformation = _transformation(job, slot)
@@ -131,7 +132,7 @@ def step(job: Job, gradients: Gradients, slots: Slot, batch: Any, phase: Any) ->
             gradients,
             with_keys(slot.optimizer, jax.eval_shape(transformation.init, slot.params)),
             slot.params,
-            # What some transformations ask for. The phase, unlike the step, is the same in all slots: code that
+            # Some transformations ask for these. The phase, unlike the step, is the same in all slots: code that
             # branches on it runs only one of its branches.
             value=value,
             grad=gradients,
@@ -169,7 +170,7 @@ def started(job: Job) -> Slot:
 
 
 def one_step(job: Job, batch: Any) -> Slot:
-    """Return the shapes of slots, of which there is one, after a step on a batch of these shapes."""
+    """Return the shapes of an array of slots, of which there is one, after a step on a batch of these shapes."""
 
     def of_one(seeds: Any, numbers: Hyper, batches: Any) -> Slot:
         models = jax.vmap(lambda seed: job.workload.init(trial_key(seed, 0, 0)))(seeds)
