@@ -111,8 +111,9 @@ def doubled(x: jax.Array) -> jax.Array:
 
 
 @pytest.mark.parametrize("slots", [1, None])
+@pytest.mark.parametrize("part", ["training", "evaluation"])
 def test_a_run_goes_on_without_kernels_that_cannot_be_compiled(
-    slots: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: str, slots: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the CPU in the place of a GPU: it cannot compile any."""
     attempts = []
@@ -127,12 +128,21 @@ def test_a_run_goes_on_without_kernels_that_cannot_be_compiled(
 
         return gradients if pallas.available() else None
 
+    def batched_evaluate(precision: Any) -> Any:
+        def evaluate(*arguments: Any) -> Any:
+            attempts.append(precision)
+            return jax.tree.map(doubled, jax.vmap(WORKLOAD.evaluate, in_axes=(0, 0, None))(*arguments))
+
+        return evaluate if pallas.available() else None
+
+    own = {"training": (batched, None), "evaluation": (lambda precision: None, batched_evaluate)}[part]
+    workload = replace(WORKLOAD, name=f"{part}_{slots}", batched=own[0], batched_evaluate=own[1])
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
     monkeypatch.setattr(speed, "_SECONDS", 0.01)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(pallas, "_unsupported_because", lambda: "")
     monkeypatch.setattr(pallas, "_failures", [])
-    progress = run(replace(WORKLOAD, name=f"least_squares_{slots}", batched=batched), slots)
+    progress = run(workload, slots)
     (note,) = [part.note for part in progress if part.note]
     start, end = note.split(" (ValueError: ")
     assert start == "training without levelfield's own GPU kernels, which is slower: they cannot be compiled here"
