@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # two frameworks share the GPU memory
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # by default, each of several processes starts one per core
 
 import argparse
 import contextlib
