@@ -13,8 +13,8 @@ from jax import lax
 def random_bytes(key: jax.Array, shape: tuple[int, ...], count: int) -> list[jax.Array]:
     """Draw ``count`` arrays of random bytes.
 
-    With JAX's own generator, a GPU would need four times as many instructions, which would take longer than storing the
-    bytes.
+    With JAX's own generator, a GPU would need more than three times as many instructions, which would take longer than
+    storing the bytes.
     """
     size = math.prod(shape)
     number = lax.iota(jnp.uint32, -(-size // 4))
