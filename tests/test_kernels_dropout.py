@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
 from levelfield.kernels.dropout import dropped, philox, random_bytes
 
@@ -56,6 +57,20 @@ def test_a_key_always_gives_the_same_bytes() -> None:
     for slot, key in enumerate(keys):
         for array, alone in zip(together, random_bytes(key, (5, 9), 5)[:3], strict=True):
             np.testing.assert_array_equal(array[slot], alone)
+
+
+def test_bytes_are_drawn_on_every_device() -> None:
+    """XLA does not compile every operation for several devices."""
+    devices = jax.local_devices()
+    mesh = Mesh(np.array(devices), ("slots",))
+    keys = jax.random.split(jax.random.key(2), 2 * len(devices))
+
+    def draw(keys: jax.Array) -> list[jax.Array]:
+        return jax.vmap(lambda key: random_bytes(key, (5, 9), 3))(keys)
+
+    slots = PartitionSpec("slots")
+    spread = jax.shard_map(draw, mesh=mesh, in_specs=slots, out_specs=slots, check_vma=False)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(spread)(keys), draw(keys))
 
 
 @pytest.mark.parametrize("drop", [51, 92])

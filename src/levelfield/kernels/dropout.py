@@ -34,8 +34,13 @@ def philox(counter: Sequence[jax.Array], key: Sequence[jax.Array]) -> tuple[jax.
 
 
 def _product(word: jax.Array, factor: int) -> tuple[jax.Array, jax.Array]:
-    """Return the upper and the lower half of a product of 64 bits."""
-    return lax.mulhi(word, jnp.full_like(word, factor)), word * jnp.uint32(factor)
+    """Return the upper and the lower half of a product of 64 bits.
+
+    ``lax.mulhi`` does not compile for several devices.
+    """
+    with jax.enable_x64(True):
+        wide = word.astype(jnp.uint64) * jnp.uint64(factor)
+        return (wide >> jnp.uint64(32)).astype(jnp.uint32), wide.astype(jnp.uint32)
 
 
 def dropped(values: jax.Array, noise: jax.Array, drop: int) -> jax.Array:
