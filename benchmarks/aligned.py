@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+import levelfield
 
 
 def table(rows: list[list[str]]) -> str:
@@ -25,12 +28,12 @@ def table(rows: list[list[str]]) -> str:
 class Rows:
     """The rows of a table, each printed as soon as it is measured. A row that fails is left out.
 
-    Rows that ``file`` has from a run under the same conditions are not measured again, so a run that was cut off
-    continues.
+    Rows that ``file`` has from a run of the same code under the same conditions are not measured again, so a run that
+    was cut off continues.
     """
 
     def __init__(self, headings: list[str], file: Path | None, conditions: str) -> None:
-        self._rows, self._file, self._conditions = [headings], file, conditions
+        self._rows, self._file, self._conditions = [headings], file, f"{conditions}, code {code_digest()}"
         self._failed: list[str] = []
         self._known: dict[str, list[str]] = {}
         for line in file.read_text("utf-8").splitlines() if file and file.exists() else ():
@@ -56,13 +59,19 @@ class Rows:
                 with self._file.open("a", encoding="utf-8") as file:
                     file.write(f"\n{json.dumps([of, self._known[of]])}\n")  # after a line that was cut off
         self._rows.append(self._known[of])
-        print(", ".join(self._known[of]), flush=True)
+        print(" | ".join(self._known[of]), flush=True)
 
     def finish(self) -> None:
         """Print the table; exit with an error if rows have failed."""
         print(table(self._rows))
         if self._failed:
             sys.exit(f"failed: {', '.join(self._failed)}")
+
+
+def code_digest() -> str:
+    """Return a digest of levelfield's code."""
+    files = sorted(Path(levelfield.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def isolated(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -177,8 +177,11 @@ def spills(folder: Path) -> list[str]:
     kernels = re.findall(r"entry function '(\w+)'.*?(\d+) bytes spill stores", said, re.DOTALL)
     if not kernels:
         raise SystemExit("the assembler named no kernels: this version of XLA calls another one")
-    stores = {re.sub(r"__\d+$", "", name): int(stored) for name, stored in sorted(kernels)}  # without copies' numbers
-    return [f"{name} ({stored} bytes)" for name, stored in stores.items() if stored]
+    stores: dict[str, int] = collections.Counter()
+    for name, stored in kernels:
+        name = re.sub(r"__\d+$", "", name)  # several kernels of one name have numbers
+        stores[name] = max(stores[name], int(stored))
+    return [f"{name} ({stored} bytes)" for name, stored in sorted(stores.items()) if stored]
 
 
 def main() -> None:

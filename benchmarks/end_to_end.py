@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows, to continue a run that was cut off")
     arguments = parser.parse_args()
+    if arguments.slots is not None and arguments.slots < 1:
+        parser.error(f"--slots {arguments.slots}: expected at least 1")
     names = arguments.studies.split(",")
     prepare((lf.load_study(name).workload for name in names), random=arguments.random_data)
     rows = Rows(HEADINGS, arguments.rows, f"jax {jax.__version__}, {os.cpu_count()} cores")

@@ -127,7 +127,8 @@ def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
             continue
         try:
             result = function()
-            difference = max(jax.tree.leaves(jax.tree.map(distance, result, expected.setdefault(name, result))))
+            pairs = jax.tree.map(distance, result, expected.setdefault(name, result))
+            difference = float(np.max(jax.tree.leaves(pairs)))  # NaN if one is
             found[name].append((timed(function) / len(first), options["tuning"], difference))
         except Exception as error:
             print(f"{precision} {name} {options['tuning']}: {type(error).__name__}: {str(error)[:80]!r}")

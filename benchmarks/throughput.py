@@ -294,7 +294,8 @@ def main() -> None:
         use_fast_products()
         machine = f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}, {os.cpu_count()} cores"
     print(machine := f"{machine}, jax {jax.__version__}, torch {torch.__version__}", flush=True)
-    given = f"{rounds} × {seconds} s, {processes or arguments.training_only}"
+    data = "random data" if arguments.random_data else "real data"
+    given = f"{rounds} × {seconds} s, {processes or arguments.training_only}, {data}"
     rows = Rows(GPU_HEADINGS if on_gpu else CPU_HEADINGS, arguments.rows, f"{machine}, {given}")
     if on_gpu:
         if missing := [case for case in cases if not rows.has(", ".join(case))]:

@@ -26,6 +26,7 @@ from levelfield.models.regularization import l2_regularized
 from levelfield.rules import get_rule
 from levelfield.search import Search
 from levelfield.training.checks import check_workload
+from levelfield.training.feeds import Feeds
 from levelfield.training.program import Program, program
 from levelfield.training.shuffle import batch_indices
 from levelfield.training.slots import train
@@ -124,6 +125,23 @@ def test_batches_of_a_stream_come_in_bounded_portions(monkeypatch):
     portions = list(compiled._feeds.until_evaluation())
     assert [leaf.shape for leaf in portions[0]] == [(2, 1, BATCH, 3), (2, 1, BATCH, 1)]
     assert len(portions) == 5
+
+
+def test_a_stream_of_other_types_fails_alone():
+    """On a device, a number of 64 bits is one of 32, so those are no other types."""
+
+    def batches(seed: int, size: int) -> Iterator[Any]:
+        for features, targets in own_batches(seed, size):
+            yield features.astype([np.float32, np.int32, np.float64][seed]), targets
+
+    feeds = Feeds(Stream(EXAMPLES, (FEATURES[0], TARGETS[0]), batches), 3, BATCH, 5, 5)
+    for slot in range(3):
+        feeds.open(slot, slot)
+    (portion,) = feeds.until_evaluation()
+    assert [leaf.shape for leaf in portion] == [(3, 5, BATCH, 3), (3, 5, BATCH, 1)]
+    ((slot, (reason, _)),) = feeds.failures.items()
+    assert slot == 1
+    assert reason.startswith(f"batch 0 has the types and shapes ('int32[{BATCH}, 3]', 'float32[{BATCH}, 1]'); expected")
 
 
 @pytest.mark.parametrize(("steps", "interval", "rate"), [(3, 50, 0.05), (12, 5, 0.05), (12, 5, 1e30)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,10 @@ from levelfield.executors.base import Batch
 from levelfield.kernels import pallas
 from levelfield.search import Search
 from levelfield.training import speed
-from levelfield.training.program import out_of_memory
+from levelfield.training.program import out_of_memory, with_or_without_kernels
 from levelfield.training.step import plain_gradients
 from levelfield.trial import Progress
+from levelfield.workload import Precision
 
 
 @pytest.fixture
@@ -52,6 +53,12 @@ def test_kernels_need_pallas_triton_backend(gpu: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pallas, "triton", None)
     assert not pallas.available()
     assert pallas.unavailable_because() == f"JAX {jax.__version__} does not have Pallas's Triton backend"
+
+
+def test_products_that_the_user_wants_in_float32_are_not_made_by_kernels(gpu: Any) -> None:
+    assert [pallas.kernel_type(precision) for precision in get_args(Precision)] == [None, jnp.float32, jnp.bfloat16]
+    with jax.default_matmul_precision("highest"):
+        assert [pallas.kernel_type(precision) for precision in get_args(Precision)] == [None, None, jnp.bfloat16]
 
 
 def test_kernels_can_be_switched_off(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +155,21 @@ def test_a_run_goes_on_without_kernels_that_cannot_be_compiled(
     assert start == "training without levelfield's own GPU kernels, which is slower: they cannot be compiled here"
     assert end.endswith("; LEVELFIELD_KERNELS=off saves the attempt")
     assert len(attempts) == 1
+
+
+def test_kernels_stay_if_they_are_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pallas, "_unsupported_because", lambda: "")
+    monkeypatch.setattr(pallas, "_failures", [])
+    seen = []
+
+    def compiled() -> None:
+        seen.append(pallas.available())
+        raise NotImplementedError("no kernel, and no lowering of something else")
+
+    with pytest.raises(NotImplementedError):
+        with_or_without_kernels(lambda precision: None, compiled)
+    assert seen == [True, False]
+    assert pallas.available()
 
 
 def test_a_kernel_that_needs_too_much_of_its_processors_memory_is_not_a_matter_of_slots() -> None:

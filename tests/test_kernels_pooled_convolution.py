@@ -17,6 +17,22 @@ def pooled(convolved, bias):
     )
 
 
+@pytest.mark.parametrize("channels", [1, 16])
+def test_outputs_of_weights_that_have_diverged_are_not_zero(channels):
+    x, kernel = jnp.ones((2, 1, 4, 4, channels)), jnp.ones((2, 5, 5, channels, 16)).at[1, ..., 3].set(jnp.nan)
+    out = pooled_convolution.pooled_convolution(x, kernel, jnp.zeros((2, 16)).at[1, 5].set(jnp.nan))[0]
+    diverged = np.isnan(np.asarray(out)).all((1, 2, 3))
+    assert np.argwhere(diverged).tolist() == [[1, 3], [1, 5]]
+    assert not np.isnan(out).any((1, 2, 3))[~diverged].any()
+
+
+@pytest.mark.parametrize(("channels", "group"), [(16, (1, 2)), (16, (2, 4)), (1, (2, 1))])
+def test_groups_that_are_no_pooling_windows_are_refused(channels, group):
+    x, kernel = jnp.ones((1, 1, 4, 4, channels)), jnp.ones((1, 5, 5, channels, 16))
+    with pytest.raises(ValueError, match="group"):
+        pooled_convolution.pooled_convolution(x, kernel, jnp.zeros((1, 16)), tuning=Tuning(group, rows=16))
+
+
 # (images, side, channels, tuning); the last tile of some is partly empty
 @pytest.mark.parametrize(
     ("images", "side", "channels", "tuning"),
@@ -51,10 +67,11 @@ def test_pooled_convolutions_are_those_of_xla(images, side, channels, tuning):
         np.testing.assert_allclose(found[0], dy, rtol=1e-6)
         np.testing.assert_allclose(found[1], dbias.squeeze((1, 2, 3)), rtol=1e-6)
     if channels == 1:
-        tuning = tuning._replace(window_rows=8, parts=3)
-        got, got_bias = pooled_convolution.first_kernel_gradient(x, d, winners, tuning=tuning)
-        np.testing.assert_allclose(got, convolution.kernel_gradient_reference(x, dy, size=5), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(got_bias, dbias.squeeze((1, 2, 3)), rtol=1e-6)
+        for window_rows in (4, 8):  # two programs share a part of the gradient, or each has one of its own
+            tuning = tuning._replace(window_rows=window_rows, parts=3)
+            got, got_bias = pooled_convolution.first_kernel_gradient(x, d, winners, tuning=tuning)
+            np.testing.assert_allclose(got, convolution.kernel_gradient_reference(x, dy, size=5), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(got_bias, dbias.squeeze((1, 2, 3)), rtol=1e-6)
     else:
         got = pooled_convolution.input_gradient(dy, kernel, tuning=tuning)
         np.testing.assert_allclose(got, pooled_convolution.input_gradient_reference(dy, kernel), rtol=1e-5, atol=1e-5)

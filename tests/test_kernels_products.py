@@ -51,3 +51,21 @@ def test_gradients_of_weights_are_summed_in_float32() -> None:
 
 def test_the_transposition_lowers_for_cuda() -> None:
     assert lowered_for_cuda(weight_gradient, normal(2, 64, 256), normal(2, 64, 300)).count("triton") == 1
+
+
+def test_products_have_gradients_in_float32() -> None:
+    random = np.random.default_rng(0)
+    x, weights, factors = (random.normal(size=shape) for shape in ((2, 3, 4, 5), (2, 5, 6), (2, 3, 4, 6)))
+
+    def loss(x: jax.Array, weights: jax.Array) -> jax.Array:
+        return (batched_product(x, weights, jnp.float32) * factors).sum()
+
+    for dtype, tolerance in ((jnp.float32, 1e-6), (jnp.bfloat16, 0.01)):
+        value, (dx, dweights) = jax.value_and_grad(loss, argnums=(0, 1))(
+            jnp.asarray(x, dtype), jnp.asarray(weights, jnp.float32)
+        )
+        assert (dx.dtype, dweights.dtype) == (dtype, jnp.float32)
+        np.testing.assert_allclose(value, (np.einsum("nabi,nio->nabo", x, weights) * factors).sum(), rtol=tolerance)
+        expected_dx = np.einsum("nabo,nio->nabi", factors, weights)
+        assert relative_error(dx.astype(jnp.float32), jnp.asarray(expected_dx)) < tolerance
+        assert relative_error(dweights, jnp.asarray(np.einsum("nabi,nabo->nio", x, factors))) < tolerance

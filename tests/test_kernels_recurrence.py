@@ -11,7 +11,6 @@ import pytest
 from training_helpers import lowered_for_cuda, relative_error
 
 from levelfield.kernels import pallas
-from levelfield.kernels.products import batched_product
 from levelfield.kernels.recurrence import Tuning, backward, evaluated, forward, recurrence, reference
 
 DROP = 92
@@ -85,8 +84,7 @@ def test_the_kernels_are_lowered_for_a_gpu(dtype: Any) -> None:
         return recurrence(*differentiated, state, noise, DROP)[0].astype(jnp.float32).sum()
 
     lowered = lowered_for_cuda(jax.grad(loss, argnums=(0, 1, 2)), projected, recurrent, bias)
-    assert lowered.count("triton") >= 2
-    assert "lstm" in lowered or "_forward_kernel" in lowered
+    assert lowered.count("triton") == 2
 
 
 @pytest.mark.gpu
@@ -109,21 +107,3 @@ def test_on_a_gpu_a_slot_does_not_depend_on_its_neighbors() -> None:
     last = jax.tree.map(lambda array: array[4:], given)
     together, alone = forward(*given, DROP), forward(*last, DROP)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[4:], b), together, alone)
-
-
-def test_products_have_gradients_in_float32() -> None:
-    random = np.random.default_rng(0)
-    x, weights, factors = (random.normal(size=shape) for shape in ((2, 3, 4, 5), (2, 5, 6), (2, 3, 4, 6)))
-
-    def loss(x: jax.Array, weights: jax.Array) -> jax.Array:
-        return (batched_product(x, weights, jnp.float32) * factors).sum()
-
-    for dtype, tolerance in ((jnp.float32, 1e-6), (jnp.bfloat16, 0.01)):
-        value, (dx, dweights) = jax.value_and_grad(loss, argnums=(0, 1))(
-            jnp.asarray(x, dtype), jnp.asarray(weights, jnp.float32)
-        )
-        assert (dx.dtype, dweights.dtype) == (dtype, jnp.float32)
-        np.testing.assert_allclose(value, (np.einsum("nabi,nio->nabo", x, weights) * factors).sum(), rtol=tolerance)
-        expected_dx = np.einsum("nabo,nio->nabi", factors, weights)
-        assert relative_error(dx.astype(jnp.float32), jnp.asarray(expected_dx)) < tolerance
-        assert relative_error(dweights, jnp.asarray(np.einsum("nabi,nabo->nio", x, factors))) < tolerance

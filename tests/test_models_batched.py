@@ -51,6 +51,7 @@ def error_of_all(got, expected):
 def assert_isolated(gradients, params, *others):
     """A slot whose parameters are not finite changes nothing in the others."""
     expected = gradients(params, *others)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(expected))
     for poison in (jnp.nan, jnp.inf):
         got = gradients(jax.tree.map(lambda leaf, value=poison: leaf.at[1].set(value), params), *others)
         assert not np.isfinite(got[0][1])

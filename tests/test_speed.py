@@ -84,10 +84,28 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, monkeyp
     assert calls == [1, 4, 16, 16, 64, 32]
 
 
+def test_memory_that_others_use_is_not_missing_forever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, file, job = 2, tmp_path / "mine.json", job_of("quadratic")
+
+    def rate(job: object, values: object, slots: int) -> float:
+        if slots > free:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 byte.")
+        return float(slots) if slots <= 64 else 0.0  # 0: more than the device has
+
+    monkeypatch.setattr(speed, "training_rate", rate)
+    assert speed.measured(job, ADAM, file, 1000) == 2
+    free = 1000
+    assert speed.measured(job, ADAM, file, 1000) == 64
+    assert json.loads(file.read_text()) == {"1": 1, "2": 2, "4": 4, "16": 16, "32": 32, "64": 64, "128": 0, "256": 0}
+
+
 def test_training_for_a_moment_gives_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_SECONDS", 0.01)
     monkeypatch.setattr(program._Common, "evaluation", property(lambda self: pytest.fail("evaluation was compiled")))
-    assert speed.training_rate(job_of("quadratic", steps=4, eval_interval=2), ADAM, 1) > 0
+    job = job_of("quadratic", steps=4, eval_interval=2)
+    assert speed.training_rate(job, ADAM, 1) > 0
+    monkeypatch.setattr(speed, "device_memory", lambda: 1.0)
+    assert speed.training_rate(job, ADAM, 1) == 0
 
 
 def test_a_run_on_a_gpu_measures_its_workload_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,9 @@ def relative_error(actual: Any, expected: Any) -> float:
         wide = b.astype(jnp.float32)
         return float(jnp.linalg.norm((a.astype(jnp.float32) - wide).ravel()) / jnp.linalg.norm(wide.ravel()))
 
-    return max(jax.tree.leaves(jax.tree.map(error, actual, expected)))
+    errors = jax.tree.leaves(jax.tree.map(error, actual, expected))
+    assert np.isfinite(errors).all()  # max would pass over NaN
+    return max(errors)
 
 
 def stretches(job: Job, slots: int, points: list[Point]) -> list[Progress]:

@@ -27,7 +27,15 @@ from levelfield.training.checks import check_rule, check_workload, with_branches
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.parts import parts
 from levelfield.training.precision import products
-from levelfield.training.program import Program, keep_programs, load_data, out_of_memory, program, use_every_core
+from levelfield.training.program import (
+    Program,
+    device_memory,
+    keep_programs,
+    load_data,
+    out_of_memory,
+    program,
+    use_every_core,
+)
 from levelfield.training.slots import train
 from levelfield.training.speed import measured
 from levelfield.training.step import Job
@@ -133,7 +141,7 @@ class JaxExecutor:
         here = {key: value for key, value in provenance.items() if key not in ("versions", "platform")}
         origin = {"code": study.code_version(optimizer)} | provenance["versions"] | here
         origin |= package_versions(study, [optimizer])
-        origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes)}
+        origin |= {"slots": compiled.slots, "shapes": digest(compiled.shapes), "kernels": pallas.available()}
         return Checkpoints(self._folder, study.identity(optimizer), origin)
 
     def slots(self, study: Study) -> int:
@@ -156,13 +164,15 @@ class JaxExecutor:
         about = study.definition(first) | {"steps": 0, "eval_interval": 0, "seed": "", "space": {}}
         here = {key: value for key, value in self._provenance(study).items() if key != "platform"}
         here |= {"code": study.code_version(first), "packages": package_versions(study, [first])}
-        key = digest(about | here | {"kernels": pallas.wanted()})
+        training = job(study, first)
+        shape = {"static": training.static, "traced": sorted(training.traced), "kernels": pallas.available()}
+        key = digest(about | here | shape)
         most = max(1, study.pool // jax.local_device_count())
         if (key, most) not in self._measured:
             folder = cache_folder()
             file = folder / "slots" / f"{study.workload}-{key}.json" if folder else None
             values = Search(study, first).point(0).hyperparameters
-            self._measured[key, most] = measured(job(study, first), values, file, most)
+            self._measured[key, most] = measured(training, values, file, most)
         return self._measured[key, most]
 
     def _provenance(self, study: Study) -> Mapping[str, Any]:
@@ -195,12 +205,11 @@ def jax_workload(study: Study) -> Workload:
 
 def _fitting(compiled: Program) -> int:
     """Return the most slots, by halving, that memory allows: each device's own, or the machine's, which all share."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    own = stats.get("bytes_limit")
-    have = own or _physical_memory()
+    own = device_memory()
+    have = own if own < math.inf else _physical_memory()
 
     def together(slots: int) -> int:
-        return -(-slots // jax.local_device_count()) if own else slots
+        return -(-slots // jax.local_device_count()) if own < math.inf else slots
 
     fitting, bytes_per_slot = compiled.slots, compiled.memory * compiled.devices / compiled.slots
     while together(fitting) > 1 and bytes_per_slot * together(fitting) > have:

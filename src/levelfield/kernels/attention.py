@@ -50,7 +50,7 @@ def reference(projected: jax.Array, heads: int) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def attention(projected: jax.Array, heads: int) -> jax.Array:
-    """Return the mean of the values that each position attends to, (slots, sequences, length, width).
+    """Return the weighted mean of the values that each position attends to, (slots, sequences, length, width).
 
     The width of a head must be a power of two, at least 16.
     """
@@ -114,14 +114,14 @@ def _forward_kernel(shape: _Shape, tuning: Tuning, projected: Any, attended: Any
     query = part.load(projected, part.first, tuning.own, 0)
 
     def add(number: Any, carry: Any) -> Any:
-        attended, largest, total = carry
+        sums, largest, total = carry
         first = number * tuning.others
         key, value = (part.load(projected, first, tuning.others, which) for which in (1, 2))
         scores = part.masked(pallas.dot(query, key, transposed=True), part.first, first)
         new = jnp.maximum(largest, scores.max(1))
         powers, kept = jnp.exp2(scores - new[:, None]), jnp.exp2(largest - new)
-        attended = attended * kept[:, None] + pallas.dot(powers.astype(value.dtype), value)
-        return attended, new, total * kept + powers.sum(1)
+        sums = sums * kept[:, None] + pallas.dot(powers.astype(value.dtype), value)
+        return sums, new, total * kept + powers.sum(1)
 
     empty = jnp.zeros((tuning.own, shape.size), jnp.float32)
     lowest, zero = jnp.full(tuning.own, _NEVER, jnp.float32), jnp.zeros(tuning.own, jnp.float32)

@@ -50,6 +50,8 @@ def convolution(
 
     Also returns the sums of the outputs and of their squares (slots, 2, features), taken before rounding.
     """
+    if kernel.shape[1] != kernel.shape[2] or kernel.shape[1] % 2 == 0:
+        raise ValueError(f"kernels of {kernel.shape[1]}×{kernel.shape[2]} pixels: expected squares with odd sides")
     slots, images, *shape, features = *x.shape, kernel.shape[-1]
     height, width = shape[0] // stride, shape[1] // stride
     tuning = (tuning or _tuning("forward", x, kernel, stride)).fitted(height, width)

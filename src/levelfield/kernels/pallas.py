@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -40,7 +41,10 @@ def available() -> bool:
 
 def kernel_type(precision: str) -> Any:
     """Return the type in which kernels compute at a precision, or None if none can be used for it."""
-    if precision == "float32" or not available():
+    asked = getattr(jax.config, "jax_default_matmul_precision", None)  # of all products in JAX, by the user
+    if precision == "float32" or (precision == "tf32" and asked not in (None, "default", "tensorfloat32")):
+        return None
+    if not available():
         return None
     return jnp.bfloat16 if precision == "bfloat16" else jnp.float32
 
@@ -50,8 +54,9 @@ def unavailable_because() -> str:
     return _unsupported_because() or next(iter(_failures), "")
 
 
-def give_up(error: BaseException) -> None:
-    """Train without kernels from now on, because compiling them failed.
+@contextmanager
+def given_up(error: BaseException) -> Iterator[None]:
+    """Compile without kernels, because compiling with them failed; if that works, train without them from now on.
 
     They are tuned for one kind of GPU: others may have less shared memory, and other versions of JAX may use other
     names.
@@ -60,6 +65,11 @@ def give_up(error: BaseException) -> None:
     most = 160
     short = reason if len(reason) <= most else f"{reason[:most]}…"
     _failures.append(f"they cannot be compiled here ({short}); {VARIABLE}=off saves the attempt")
+    try:
+        yield
+    except BaseException:  # the kernels were not to blame
+        _failures.pop()
+        raise
 
 
 def _unsupported_because() -> str:
@@ -87,7 +97,7 @@ def note() -> str:
 
 def wanted() -> bool:
     """Return whether kernels are turned on, which they are unless the user says otherwise."""
-    value = os.environ.get(VARIABLE, "on")
+    value = os.environ.get(VARIABLE) or "on"
     if value not in ("on", "off"):
         raise UsageError(f"{VARIABLE} = {value!r}: expected 'on' or 'off'")
     return value == "on"

@@ -48,15 +48,17 @@ def pooled_convolution(
         place = jnp.arange(4, dtype=jnp.int32)
         place = place if per_row == 1 else 2 * (place & 1) + (place >> 1)
         largest = jnp.max(windows, axis=1)
-        active = largest + bias_ref[tile.slot, :][None, :] > 0
+        # Maxima pass over NaN, also that of ReLU, which would hide that a trial has diverged.
+        largest = jnp.where(jnp.isnan(windows.sum(1)), jnp.nan, largest)
+        biased = largest + bias_ref[tile.slot, :][None, :]
         bits = jnp.sum(jnp.where(windows == largest[:, None, :], (1 << place)[None, :, None], 0), axis=1)
         window = (tile.first if per_row == 1 else lax.div(tile.first, 2)) + jnp.arange(count, dtype=jnp.int32)
         total = images * height * width // 4
         feature = jnp.arange(features, dtype=jnp.int32)
         at = (tile.slot * total + window)[:, None] * features + feature[None, :]
         mask = jnp.broadcast_to((window < total)[:, None], at.shape)
-        pallas.store(out_ref.at[at], jnp.maximum(largest + bias_ref[tile.slot, :][None, :], 0.0), mask)
-        pallas.store(winners_ref.at[at], jnp.where(active, bits, 0), mask)
+        pallas.store(out_ref.at[at], jnp.where(biased <= 0, 0.0, biased), mask)
+        pallas.store(winners_ref.at[at], jnp.where(biased > 0, bits, 0), mask)
         return ()
 
     size = slots * images * (height // 2) * (width // 2) * features
@@ -203,9 +205,13 @@ def _layout(x: jax.Array, kernel: Any, tuning: Tuning) -> tuple[Layout, jax.Arra
     they must not leave the image.
     """
     slots, images, *shape = x.shape
+    if tuning.group not in ((2, 2), (2, 1)):
+        raise ValueError(f"group = {tuning.group}: expected a pooling window, (2, 2), or half of one, (2, 1)")
     axes: list[Axis] = [forward_axis(kernel.shape[1], 1, group) for group in tuning.group]
     output = (shape[0], shape[1], kernel.shape[-1])
     if shape[2] == 1:
+        if tuning.group != (2, 2) or axes[0].window > _PIXELS:
+            raise ValueError(f"images with one channel: expected group = (2, 2) and kernels below {_PIXELS} pixels")
         axes = [padded(axis, _PIXELS) for axis in axes]
         before = -axes[0].start
         x = jnp.pad(x, ((0, 0), (0, 0), *[(before, _PIXELS - 2 - before)] * 2, (0, 0)))

@@ -39,7 +39,7 @@ class Feeds:
         idle = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (batch_size, *leaf.shape)), example)
         self._idle = itertools.repeat(idle)
         self._feeds: list[Iterator[Any]] = [self._idle] * slots
-        self._shapes = jax.tree.map(np.shape, idle)
+        self._kinds = jax.tree.map(_kind, idle)
         self._read = [0] * slots  # batches of the trial in the slot
         self.failures: dict[int, tuple[str, str]] = {}  # slots whose stream has failed: the reason and its details
 
@@ -78,12 +78,18 @@ class Feeds:
         except (Exception, SystemExit) as error:
             self._fail(slot, failure_line(error), failure_details(error))
         else:
-            if (shapes := jax.tree.map(np.shape, batch)) == self._shapes:
+            if (kinds := jax.tree.map(_kind, batch)) == self._kinds:
                 self._read[slot] += 1
                 return batch
-            self._fail(slot, f"batch {self._read[slot]} has the shapes {shapes}; expected {self._shapes}")
+            self._fail(slot, f"batch {self._read[slot]} has the types and shapes {kinds}; expected {self._kinds}")
         return next(self._idle)
 
     def _fail(self, slot: int, reason: str, details: str = "") -> None:
         self.failures[slot] = reason, details
         self._feeds[slot] = self._idle
+
+
+def _kind(leaf: Any) -> str:
+    """Return the type and shape of an array, such as ``uint8[32, 28, 28]``, as a device has it."""
+    array = np.asarray(leaf)
+    return f"{jax.dtypes.canonicalize_dtype(array.dtype)}{list(array.shape)}"

@@ -1,13 +1,14 @@
 """The compiled program of one optimizer on one workload: slots that train side by side on the device.
 
 A slot holds one trial. Training is a pure function of the trial's hyperparameters, its seed and the data, so it
-depends neither on the slot nor on its neighbors or their number. Hyperparameters are traced, so one compilation serves
-every trial. Slots are spread over all local devices.
+depends neither on the slot nor on its neighbors or, beyond rounding, on their number. Hyperparameters are traced, so
+one compilation serves every trial. Slots are spread over all local devices.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import warnings
@@ -287,6 +288,11 @@ class Program:
         return int(needed - sizes.alias_size_in_bytes)
 
 
+def device_memory() -> float:
+    """Return the bytes of memory that each device has for itself; infinity if it does not say."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit") or math.inf
+
+
 @functools.lru_cache(maxsize=32)
 def program(job: Job, slots: int) -> Program:
     """Return the program of a job; it is compiled once per process."""
@@ -313,8 +319,8 @@ def with_or_without_kernels(own: Any, compiled: Callable[[], Any]) -> Any:
     except Exception as error:  # the toolchain of kernels raises errors of its own
         if not (own and pallas.available()) or out_of_memory(error):
             raise
-        pallas.give_up(error)
-        return compiled()
+        with pallas.given_up(error):
+            return compiled()
 
 
 def _evaluate_of(workload: Workload, precision: Precision) -> Evaluate:

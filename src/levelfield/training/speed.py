@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from levelfield.files import replacing
-from levelfield.training.program import Program, out_of_memory
+from levelfield.training.program import Program, device_memory, out_of_memory
 from levelfield.training.step import Job
 
 _STEPS = 50  # trained at once
@@ -54,36 +54,39 @@ def fastest(rates: Rates, measure: Callable[[int], float], most: int) -> int:
 
 def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int) -> int:
     """Return the fastest number of slots of a device for a job. ``file`` keeps the measurements, if there is one."""
-    rates: Rates = {}
+    kept: Rates = {}
     if file:
         with suppress(OSError, ValueError, AttributeError):
-            rates = {int(slots): float(rate) for slots, rate in json.loads(file.read_text()).items()}
+            kept = {int(slots): float(rate) for slots, rate in json.loads(file.read_text()).items()}
 
     def measure(slots: int) -> float:
-        rate = training_rate(job, values, slots)
+        try:
+            rate = training_rate(job, values, slots)
+        except jax.errors.JaxRuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            return 0.0  # not kept, because other programs may have had the memory
+        kept[slots] = rate
         if file:  # after each one, because a run that is interrupted need not compile it again
             with suppress(OSError), replacing(file) as temporary:
-                temporary.write_text(json.dumps(rates | {slots: rate}))
+                temporary.write_text(json.dumps(kept))
         return rate
 
-    return fastest(rates, measure, most)
+    return fastest(dict(kept), measure, most)
 
 
 def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
-    """Return the trial-steps per second with this many slots on each device; 0 if they do not fit into memory."""
+    """Return the trial-steps per second with this many slots on each device; 0 if they can never fit into memory."""
     brief = job._replace(steps=2**10 * _STEPS, eval_interval=_STEPS)
     count = slots * jax.local_device_count()
-    try:
-        program = Program(brief, count)
-        numbers = {name: np.full(count, float(values[name])) for name in job.traced}
-        held = program.fill(program.empty(), np.ones(count, bool), np.arange(count), numbers)
-        held = jax.block_until_ready(program.train(held))
-        begun, stretches = time.perf_counter(), 0
-        while (elapsed := time.perf_counter() - begun) < _SECONDS:
-            held = jax.block_until_ready(program.train(held))
-            stretches += 1
-    except jax.errors.JaxRuntimeError as error:
-        if not out_of_memory(error):
-            raise
+    program = Program(brief, count)
+    if program.memory > device_memory():
         return 0.0
+    numbers = {name: np.full(count, float(values[name])) for name in job.traced}
+    held = program.fill(program.empty(), np.ones(count, bool), np.arange(count), numbers)
+    held = jax.block_until_ready(program.train(held))
+    begun, stretches = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - begun) < _SECONDS:
+        held = jax.block_until_ready(program.train(held))
+        stretches += 1
     return stretches * _STEPS * count / elapsed
