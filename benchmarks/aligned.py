@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,17 @@ class Rows:
         print(table(self._rows))
         if self._failed:
             sys.exit(f"failed: {', '.join(self._failed)}")
+
+
+@contextmanager
+def needing(package: str, install: str) -> Iterator[None]:
+    """Exit with what to do if a package that is imported here is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise SystemExit(f"this benchmark needs {package}: {install}") from None
 
 
 def code_digest() -> str:

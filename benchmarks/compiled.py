@@ -98,7 +98,11 @@ class Kernel(NamedTuple):
 
 def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, options: dict[str, Any]) -> str:
     """Return the program of a workload's training steps with Adam, compiled with these options of XLA."""
-    device = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=gpu.target).devices[0]
+    try:
+        topology = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=gpu.target)
+    except NotImplementedError:
+        raise SystemExit("JAX cannot compile for NVIDIA's GPUs: pip install '.[cuda]'") from None
+    device = topology.devices[0]
     workload = get_workload(name)
     job = Job(workload, get_rule("adam"), "constant", 1_000_000, workload.batch_size, 20, ADAM, precision=precision)
     mesh = Mesh(np.array([device]), ("slots",))

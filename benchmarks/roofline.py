@@ -110,6 +110,9 @@ def measured() -> tuple[float, float, float]:
     import jax
     import jax.numpy as jnp
 
+    if jax.default_backend() == "cpu":
+        raise SystemExit("--measure takes hours without a GPU")
+
     def best(function: object, *arguments: object) -> float:
         compiled, seconds = jax.jit(function), []  # type: ignore[call-overload]
         for _ in range(8):

@@ -9,7 +9,7 @@ resident set.
 
 With --training, the table shows the seconds from the start of "levelfield run" to the first step of training: of a
 first run, with an empty cache, which compiles and, on a GPU, measures slots; and the median of later runs, with other
-seeds and stores. The runs train the last optimizer of the study, for one evaluation interval.
+seeds and stores. The runs train the last optimizer of the study for a few steps.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -61,6 +62,9 @@ def measure(arguments: list[str], folder: Path) -> tuple[float, float]:
     return elapsed, usage.ru_maxrss / 1024
 
 
+_STEPS = 20  # of each trial: only its start counts
+
+
 def until_training(study: lf.Study, cache: Path) -> float:
     """Run a study in a process of its own; return the seconds until its first trial started."""
     (optimizer,) = study.optimizers
@@ -88,7 +92,7 @@ def measure_training(names: list[str], precision: str, pool: int, runs: int, fil
     rows = Rows(["workload", "precision", "first run", "later runs"], file, f"{os.cpu_count()} cores, {runs} runs")
     for full in studies:
         study = full.only([list(full.optimizers)[-1]])
-        study = study.replace(steps=full.eval_interval, trials=1, pool=pool, precision=precision)
+        study = study.replace(steps=min(_STEPS, full.eval_interval), trials=1, pool=pool, precision=precision)
         rows.add(f"{study.name}, {precision}, {pool} trials", functools.partial(training_row, study, runs))
     rows.finish()
 
@@ -98,7 +102,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="of each command; after the first one, of each study")
     parser.add_argument("--training", help="comma-separated studies")
     parser.add_argument("--precision", default="tf32", choices=("float32", "tf32", "bfloat16"))
-    parser.add_argument("--pool", type=int, default=32, help="trials of each run with --training")
+    pool = 32 if shutil.which("nvidia-smi") else 2
+    parser.add_argument(
+        "--pool", type=int, default=pool, help="trials per run with --training; default: 32 on a GPU, 2"
+    )
     parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows of --training, to continue later")
     arguments = parser.parse_args()

@@ -38,9 +38,11 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
-from aligned import Rows, isolated
+from aligned import Rows, isolated, needing
 from data_sets import prepare
+
+with needing("torch", "pip install '.[torch]'"):
+    import torch
 from torch_trials import STRETCH, GraphedTrial, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule

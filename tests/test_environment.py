@@ -6,8 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from levelfield.environment import available_cores
+from levelfield.errors import UsageError
+from levelfield.training.program import keep_programs
 
 _TRAIN = """
 import jax, levelfield as lf
@@ -41,6 +46,33 @@ def test_the_next_process_finds_the_compiled_programs(tmp_path: Path) -> None:
     _train(str(tmp_path))
 
 
-@pytest.mark.parametrize("cache", ["off", "/dev/null/folder"])
-def test_training_needs_no_cache(cache: str) -> None:
-    assert _train(cache)[1] == 0
+def test_training_needs_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _train("off")[1] == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # this system's folder for caches cannot be written
+    assert _train("")[1] == 0
+
+
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("LEVELFIELD_CACHE", str(file))
+    monkeypatch.setattr("jax.config", SimpleNamespace(jax_compilation_cache_dir=None))
+    with pytest.raises(
+        UsageError, match=r"LEVELFIELD_CACHE = '.*file': expected a folder that can be written, or 'off'"
+    ):
+        keep_programs()
+
+
+_ONE_CORE = """
+import jax.numpy, levelfield as lf
+jax.numpy.zeros(1)
+lf.compare(lf.load_study("quadratic").replace(trials=1, pool=1, steps=2).only(["momentum"]), "sqlite://")
+"""
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="this machine has no GPU and one core")
+def test_training_says_that_jax_has_started_with_one_core() -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
+    done = subprocess.run([sys.executable, "-c", _ONE_CORE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"JAX has started with 1 of {available_cores()} cores" in done.stderr

@@ -11,6 +11,7 @@ from fakes import FormulaExecutor
 from helpers import FIXTURES
 
 import levelfield as lf
+from levelfield.errors import UsageError
 from levelfield.executors import EXECUTORS, get_executor
 from levelfield.executors.base import Executor, hand_out
 from levelfield.search import Search
@@ -174,3 +175,10 @@ def test_an_executor_checks_a_study_and_tells_where_trials_were_trained(factory,
     assert {"versions", "device", "devices", "backend"} <= finished[0].provenance.keys()
     scale = executor.gradient_scale(study)
     assert scale is None or scale > 0
+
+
+@pytest.mark.parametrize("slots", [0, -1, True, 2.5, "auto"])
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_a_number_of_slots_is_refused_before_training(name, slots):
+    with pytest.raises(UsageError, match=f"slots = {slots!r}: expected an integer of at least 1, or None"):
+        get_executor(name, slots)

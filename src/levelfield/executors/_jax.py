@@ -17,7 +17,7 @@ import jax
 from levelfield.data import Stream
 from levelfield.environment import cache_folder
 from levelfield.errors import LevelfieldError, OutOfMemory, StudyError, TrialFailed, UsageError
-from levelfield.executors.base import Speed, Take, hand_out
+from levelfield.executors.base import Speed, Take, check_slots, hand_out
 from levelfield.kernels import pallas
 from levelfield.provenance import package_versions
 from levelfield.search import Search
@@ -48,8 +48,7 @@ class JaxExecutor:
     """Trains many trials side by side on this machine's devices, and saves those in flight if there is a folder."""
 
     def __init__(self, slots: int | None = None, checkpoints: CheckpointFolder | None = None) -> None:
-        if slots is not None and slots < 1:
-            raise UsageError(f"slots = {slots}: expected an integer of at least 1")
+        check_slots(slots)
         use_every_core()
         keep_programs()
         self._slots, self._folder = slots, checkpoints

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Integral
 from typing import Protocol
 
+from levelfield.errors import UsageError
 from levelfield.study import Study
 from levelfield.trial import Batch, Point, Progress
 
@@ -65,6 +67,12 @@ class Speed:
     def seconds(self, study: Study) -> float:
         """Estimate the time for the whole study, if every trial is feasible."""
         return study.cost()["trial_steps"] / self.trial_steps_per_second + self.compilation * len(study.optimizers)
+
+
+def check_slots(slots: object) -> None:
+    """Raise unless this is a number of slots, or None for the fastest one."""
+    if slots is not None and (not isinstance(slots, Integral) or isinstance(slots, bool) or slots < 1):
+        raise UsageError(f"slots = {slots!r}: expected an integer of at least 1, or None for the fastest number")
 
 
 def hand_out(name: str, points: Iterable[Point]) -> Take:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from levelfield.errors import UsageError
-from levelfield.executors.base import Executor, Speed, Take
+from levelfield.executors.base import Executor, Speed, Take, check_slots
 from levelfield.study import Study, workload_of
 from levelfield.training.checkpoints import CheckpointFolder
 from levelfield.training_code import Trainable
@@ -23,8 +23,7 @@ class LocalExecutor:
     checkpoints: CheckpointFolder | None = None
 
     def __post_init__(self) -> None:
-        if self.slots is not None and self.slots < 1:
-            raise UsageError(f"slots = {self.slots}: expected an integer of at least 1")
+        check_slots(self.slots)
 
     def check(self, study: Study) -> None:
         self._executor(study).check(study)

@@ -23,7 +23,7 @@ from typing import Any
 from levelfield.environment import available_cores
 from levelfield.errors import LevelfieldError, UsageError
 from levelfield.executors._ray_worker import REPORT, Worker
-from levelfield.executors.base import Take
+from levelfield.executors.base import Take, check_slots
 from levelfield.formatting import pluralize
 from levelfield.study import Study
 from levelfield.training.checkpoints import CheckpointFolder
@@ -60,8 +60,7 @@ class RayExecutor:
         checkpoints: CheckpointFolder | None = None,
         address: str | None = None,
     ) -> None:
-        if slots is not None and slots < 1:
-            raise UsageError(f"slots = {slots}: expected an integer of at least 1")
+        check_slots(slots)
         if ray is None:
             raise UsageError("the Ray executor needs Ray; install it with: pip install 'levelfield[ray]'")
         if list(_connected) or not ray.is_initialized():

@@ -17,6 +17,7 @@ from levelfield.schedules import WARMUP
 from levelfield.study import Refined, Study, workload_of
 from levelfield.study_optimizer import Optimizer
 from levelfield.taxonomy.order import inclusions
+from levelfield.workload import Workload
 
 Section = tuple[str, list[str]]  # heading and sentences
 
@@ -53,6 +54,8 @@ def _batch(study: Study) -> str:
 
 
 def _precision(study: Study) -> Iterator[str]:
+    if not isinstance(workload_of(study), Workload):  # other training code may do as it likes
+        return
     if study.precision == "bfloat16":
         yield "Losses and gradients were computed in bfloat16 from weights kept in float32."
     elif study.precision == "float32":

@@ -13,6 +13,7 @@ import optax
 
 from levelfield.rules import Rule
 from levelfield.training.options import evaluated_weights
+from levelfield.training.program import use_every_core
 
 Values = Mapping[str, Any]
 
@@ -62,6 +63,7 @@ def deviations(
     the same gradients (points × steps × parameters, of any shape), in float64, or with ``single`` in float32.
     ``rates`` multiply the learning rate step by step.
     """
+    use_every_core()  # JAX may start here, and train afterwards
 
     def varied(values: Values) -> Values:
         if rates is None:

@@ -13,7 +13,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from time import perf_counter, process_time
 from typing import Any
 
@@ -39,12 +38,21 @@ _CHUNK_ON_GPU = 1024  # examples evaluated at once
 def use_every_core() -> None:
     """Give JAX one CPU device per core, because slots on separate devices use the cores best.
 
-    Has no effect after JAX has started, or if the user has chosen a number.
+    Has no effect if the user has chosen a number, or after JAX has started, which fixes its devices.
     """
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+    chosen = getattr(jax.config, "jax_num_cpu_devices", -1) >= 0
+    if chosen or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    with suppress(RuntimeError):  # JAX has started: its devices are fixed
-        jax.config.update("jax_num_cpu_devices", available_cores())
+    cores = available_cores()
+    try:
+        jax.config.update("jax_num_cpu_devices", cores)
+    except RuntimeError:
+        if jax.default_backend() == "cpu" and (devices := jax.local_device_count()) < cores:
+            warnings.warn(
+                f"JAX has started with {devices} of {cores} cores, so training is slower than it could be; let "
+                f"levelfield train before you use JAX, or set the environment variable JAX_NUM_CPU_DEVICES={cores}",
+                stacklevel=2,
+            )
 
 
 def keep_programs() -> None:
@@ -56,7 +64,15 @@ def keep_programs() -> None:
     chosen = getattr(jax.config, "jax_compilation_cache_dir", None)  # the user may have set it for JAX
     if folder is None or chosen:
         return
-    jax.config.update("jax_compilation_cache_dir", str(folder / "programs"))
+    programs = folder / "programs"
+    try:
+        programs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if os.environ.get("LEVELFIELD_CACHE"):
+            expected = "expected a folder that can be written, or 'off'"
+            raise UsageError(f"LEVELFIELD_CACHE = {str(folder)!r}: {expected} ({error.strerror})") from None
+        return
+    jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
