@@ -59,6 +59,12 @@ def test_a_key_always_gives_the_same_bytes() -> None:
             np.testing.assert_array_equal(array[slot], alone)
 
 
+def test_cpus_and_gpus_draw_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = random_bytes(jax.random.key(3), (7, 11), 6)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    jax.tree.map(np.testing.assert_array_equal, on_cpu, random_bytes(jax.random.key(3), (7, 11), 6))
+
+
 def test_bytes_are_drawn_on_every_device() -> None:
     """XLA does not compile every operation for several devices."""
     devices = jax.local_devices()

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+_LOOPS = 8  # in which words are drawn on a CPU
+
 
 def random_bytes(key: jax.Array, shape: tuple[int, ...], count: int) -> list[jax.Array]:
     """Draw ``count`` arrays of random bytes.
@@ -16,11 +18,18 @@ def random_bytes(key: jax.Array, shape: tuple[int, ...], count: int) -> list[jax
     With JAX's own generator, a GPU would need more than three times as many instructions, which would take longer than
     storing the bytes.
     """
-    size = math.prod(shape)
-    number = lax.iota(jnp.uint32, -(-size // 4))
-    zero, own = jnp.zeros_like(number), jax.random.bits(key, (2,), jnp.uint32)
-    words = [word for group in range(-(-count // 4)) for word in philox((number, zero + group, zero, zero), own)]
-    return [lax.bitcast_convert_type(word, jnp.uint8).reshape(-1)[:size].reshape(shape) for word in words[:count]]
+    size, own = math.prod(shape), jax.random.bits(key, (2,), jnp.uint32)
+
+    def draw(number: jax.Array) -> list[jax.Array]:
+        zero = jnp.zeros_like(number)
+        words = [word for group in range(-(-count // 4)) for word in philox((number, zero + group, zero, zero), own)]
+        return words[:count]
+
+    # On a CPU, XLA would compute each word anew for each of its uses, if there were no loop between.
+    loops = _LOOPS if jax.default_backend() == "cpu" else 1
+    number = lax.iota(jnp.uint32, loops * -(-size // (4 * loops)))
+    words = draw(number) if loops == 1 else lax.map(draw, number.reshape(loops, -1))
+    return [lax.bitcast_convert_type(word, jnp.uint8).reshape(-1)[:size].reshape(shape) for word in words]
 
 
 def philox(counter: Sequence[jax.Array], key: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
