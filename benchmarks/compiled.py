@@ -1,13 +1,13 @@
 """What a workload's training step becomes on a GPU: its kernels, their memory traffic, and their registers.
 
     pip install '.[cuda]'         # gigabytes, but no GPU is needed
-    python benchmarks/compiled.py war_and_peace_gpt --precision bfloat16 [--slots 1] [--gpu a100]
+    python benchmarks/compiled.py war_and_peace_gpt --precision bfloat16 [--slots 1] [--gpu a100] [--evaluation]
 
 XLA compiles the step with Adam for a GPU that this machine does not have, by default an H200. It chooses how to compute
 products and convolutions by rules instead of trying them out, so some kernels differ from those of a run. The traffic
 of a kernel is the size of its arguments and results, even if it reads only a part of an argument. The time is how long
-this traffic takes at the memory's speed. The table has amounts per trial, and one line for kernels that differ only in
-the block of the network.
+this traffic takes at the memory's speed. With --evaluation, this is about a batch of an evaluation instead. The table
+has amounts per trial, and one line for kernels that differ only in the block of the network.
 
 A kernel that has too few registers spills: it keeps numbers in memory. These are listed with their bytes per thread.
 """
@@ -37,7 +37,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.rules import get_rule
-from levelfield.training.program import load_data
+from levelfield.training.program import load_data, metrics_of_slots
 from levelfield.training.step import Job, gradients_of, start, train, trial_key
 from levelfield.workload import Precision
 from levelfield.workloads import get_workload
@@ -96,8 +96,10 @@ class Kernel(NamedTuple):
     written: int
 
 
-def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, options: dict[str, Any]) -> str:
-    """Return the program of a workload's training steps with Adam, compiled with these options of XLA."""
+def compiled(
+    gpu: Gpu, name: str, precision: Precision, slots: int, options: dict[str, Any], evaluation: bool = False
+) -> str:
+    """Return a program compiled with these options of XLA: of training steps with Adam, or of an evaluation."""
     try:
         topology = topologies.get_topology_desc("", platform="cuda", topology="1x1x1", target_config=gpu.target)
     except NotImplementedError:
@@ -115,12 +117,15 @@ def compiled(gpu: Gpu, name: str, precision: Precision, slots: int, options: dic
     numbers = dict.fromkeys(ADAM, jax.ShapeDtypeStruct((slots,), jnp.float32))
     model = jax.eval_shape(jax.vmap(lambda seed: workload.init(trial_key(seed, 0, 0))), seeds)
     held = jax.eval_shape(jax.vmap(functools.partial(start, job)), seeds, numbers, model)
-    data = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, load_data(workload).train))
+    given = load_data(workload)
+    data = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, given.evaluation if evaluation else given.train))
     jax.default_backend = lambda: "gpu"  # what the training code asks for
     jax.local_devices = lambda **_: [device]
-    loop = functools.partial(train, job, gradients_of(workload, precision))
+    evaluate = functools.partial(metrics_of_slots, workload, precision)
+    loop = evaluate if evaluation else functools.partial(train, job, gradients_of(workload, precision))
     spread = jax.shard_map(loop, mesh=mesh, in_specs=(split, whole), out_specs=split, check_vma=False)
-    lowered = jax.jit(spread, donate_argnums=0).lower(on_device(held, split), on_device(data, whole))
+    first = model if evaluation else held
+    lowered = jax.jit(spread).lower(on_device(first, split), on_device(data, whole))
     return str(lowered.compile({"xla_gpu_autotune_level": 0, **options}).as_text())
 
 
@@ -131,15 +136,20 @@ def size(shape: str) -> int:
 
 
 def kernels_of_a_step(program: str) -> list[Kernel]:
-    """Return the kernels in the body of the loop over steps: the loop with the most traffic."""
+    """Return the kernels in the body of the loop over steps: of the program's own loops, the one with most traffic."""
     computations = dict(re.findall(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", program, re.MULTILINE | re.DOTALL))
-    bodies = [list(kernels(computations[name])) for name in set(re.findall(r"body=%?([\w.\-]+)", program))]
+    (entry,) = re.findall(r"^ENTRY %?([\w.\-]+)", program, re.MULTILINE)
+    bodies = [list(kernels(name, computations)) for name in re.findall(r"body=%?([\w.\-]+)", computations[entry])]
     return max(bodies, key=traffic)
 
 
-def kernels(computation: str) -> Iterator[Kernel]:
+def kernels(computation: str, computations: dict[str, str]) -> Iterator[Kernel]:
+    """Yield the kernels of a computation, and those of the loops in it as often as they run."""
     shapes: dict[str, str] = {}
-    for line in computation.splitlines():
+    for line in computations[computation].splitlines():
+        if loop := re.search(r" while\(.*body=%?([\w.\-]+).*known_trip_count\D*(\d+)", line):
+            yield from int(loop[2]) * list(kernels(loop[1], computations))
+            continue
         found = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)(.*)", line)
         if not found:
             continue
@@ -195,6 +205,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, help="default: what is fastest on an H200")
     parser.add_argument("--gpu", default="h200", choices=GPUS)
     parser.add_argument("--memory", type=float, default=4.2, help="TB/s; default: an H200's, measured")
+    parser.add_argument("--evaluation", action="store_true", help="show a batch of an evaluation")
     parser.add_argument("--most", type=int, default=20, help="how many lines of kernels to print")
     arguments = parser.parse_args()
     gpu, speed = GPUS[arguments.gpu], arguments.memory * 1e12
@@ -202,7 +213,8 @@ def main() -> None:
     prepare([arguments.workload], random=True)
     with tempfile.TemporaryDirectory() as folder:
         options = verbose_assembler(Path(folder))
-        found = kernels_of_a_step(compiled(gpu, arguments.workload, arguments.precision, slots, options))
+        given = arguments.workload, arguments.precision, slots, options, arguments.evaluation
+        found = kernels_of_a_step(compiled(gpu, *given))
         spilling = spills(Path(folder))
     groups: dict[tuple[str, ...], list[Kernel]] = collections.defaultdict(list)
     for kernel in found:

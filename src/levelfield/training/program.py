@@ -129,7 +129,7 @@ class _Common:
     def _evaluation(self) -> Any:
         def evaluate(model: Any, splits: Any) -> Any:
             with products(self._precision):
-                return _evaluate(self._workload, self._precision, model, splits)
+                return metrics_of_slots(self._workload, self._precision, model, splits)
 
         return jax.jit(self.on_slots(evaluate)).lower(self.model, self.held).compile()
 
@@ -357,7 +357,9 @@ def _evaluate_of(workload: Workload, precision: Precision) -> Evaluate:
     return one_by_one
 
 
-def _evaluate(workload: Workload, precision: Precision, model: tuple[Any, Any], splits: Mapping[str, Any]) -> Any:
+def metrics_of_slots(
+    workload: Workload, precision: Precision, model: tuple[Any, Any], splits: Mapping[str, Any]
+) -> Mapping[str, tuple[Any, Any]]:
     """Return the sum and the number of values of each metric on the splits in memory, for each slot."""
     of_slots = _evaluate_of(workload, precision)
 
