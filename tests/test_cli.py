@@ -193,6 +193,11 @@ def test_check_shows_the_cost_of_a_study(cli):
     assert json.loads(out)["trial_steps_per_second"] > 0
 
 
+def test_check_shows_a_precision_that_is_not_the_default(cli):
+    assert ", precision bfloat16, evaluated every" in cli("check", "small.toml", "--precision", "bfloat16")[1]
+    assert "precision" not in cli("check", "small.toml")[1]
+
+
 @pytest.mark.parametrize("listing", ["studies", "workloads"])
 def test_lists(cli, listing):
     code, out, _ = cli(listing)

@@ -519,6 +519,7 @@ def test_check_as_json_with_a_given_gradient_scale(cli):
     content = json.loads(out)
     assert code == 0
     assert content["trial_steps"] == 4 * 4 * 60
+    assert content["precision"] == "tf32"
     assert content["gradient_scale"] == 1e-3
     shares = {(row["special"], row["general"]): row["share"] for row in content["inclusions"]}
     assert shares == {

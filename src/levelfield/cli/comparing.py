@@ -242,7 +242,7 @@ def check(
     from levelfield.run import coverage, is_trainable, prepared
     from levelfield.usual import departures
 
-    facts, unusual, trainable = study.cost(), departures(study), is_trainable(study)
+    facts, unusual, trainable = {"precision": study.precision} | study.cost(), departures(study), is_trainable(study)
     if measure and not trainable:
         raise UsageError(f"{study.name}: its trials come from elsewhere, so there is no training to --measure")
     if not trainable:
@@ -279,7 +279,8 @@ def check(
     def row(label: str, text: str) -> None:
         tell(text, f"  {label:<{width}} ")
 
-    row("workload", f"{study.workload}{batch}, evaluated {evaluated(study)}")
+    precision = "" if study.precision == "tf32" else f", precision {study.precision}"  # "tf32" is the default
+    row("workload", f"{study.workload}{batch}{precision}, evaluated {evaluated(study)}")
     for name, free in facts["free"].items():
         row(name, f"{len(free)} free{': ' if free else ''}{', '.join(free)}")
         for part, shapes in parts.get(name, {}).items():
