@@ -7,7 +7,7 @@ log-normal, or rounded up to an evaluation every 50 steps with a last one at 500
 target. "covers" is how often the interval of the first optimizer's score holds the score that infinite pools would
 give, "width" its mean width, and "bootstrap" how often a 90% bootstrap interval of the pools would have held it.
 "ranks" is how often all rank intervals of all studies hold the true ranks, that is, no two equal optimizers are
-separated; it is measured over five times as many summaries, where it is hardest and does not take too long.
+separated; it is measured over five times as many summaries, in the hardest of the cases that do not take too long.
 """
 
 from __future__ import annotations

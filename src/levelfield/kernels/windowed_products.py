@@ -27,7 +27,7 @@ class Tuning(NamedTuple):
     group: tuple[int, int] = (1, 1)  # outputs, down and across, that share a window
     rows: int = 128  # groups multiplied at once: a tile
     tiles: int = 1  # that a program computes, one after the other, with the same right factor
-    run: int = 4  # neighboring places of a window multiplied at once, at most; beyond a row, whole rows
+    run: int = 4  # the most neighboring places of a window multiplied at once; if more than a row, whole rows
     warps: int = 4
     stages: int = 1
     loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; if empty, all is unrolled
