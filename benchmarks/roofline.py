@@ -111,7 +111,7 @@ def measured() -> tuple[float, float, float]:
     import jax.numpy as jnp
 
     if jax.default_backend() == "cpu":
-        raise SystemExit("--measure takes hours without a GPU")
+        raise SystemExit("--measure needs a GPU")
 
     def best(function: object, *arguments: object) -> float:
         compiled, seconds = jax.jit(function), []  # type: ignore[call-overload]
