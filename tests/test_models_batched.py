@@ -95,6 +95,20 @@ def test_cnn_gradients_at_once_are_those_of_each_trial(small_cnn):
     assert_those_of_each_trial(fashion_mnist_cnn, small_cnn, *arguments)
 
 
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_images_are_evaluated_at_once_as_for_each_trial(model, small_resnet, small_cnn):
+    classifier = small_resnet if model is cifar10_resnet32 else small_cnn
+    params, state, (images, labels), _ = trials(classifier)
+    # Running averages that the batch does not have.
+    state = jax.tree.map(lambda s: s + jax.random.uniform(jax.random.key(s.size), s.shape), state)
+    batch = (images[0], labels[0])
+    got = jax.jit(model.evaluation(classifier))(params, state, batch)
+    expected = jax.jit(jax.vmap(classifier.evaluate, in_axes=(0, 0, None)))(params, state, batch)
+    assert got.keys() == expected.keys()
+    np.testing.assert_allclose(got["loss"], expected["loss"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(got["error"], expected["error"])
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)])
 def test_the_layers_of_the_cnn_have_the_gradients_of_xla(dtype, tolerance):
     generator = np.random.default_rng(0)

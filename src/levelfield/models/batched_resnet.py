@@ -19,67 +19,76 @@ _EPSILON = 1e-5  # added to variances
 
 
 class Activations(NamedTuple):
-    """The outputs of a layer, with what the next normalization needs of them."""
+    """The outputs of a layer, with the statistics by which the next normalization normalizes them.
+
+    The statistics are (slots, channels). They pass no gradient.
+    """
 
     values: jax.Array  # (slots, images, height, width, channels)
-    sums: jax.Array  # (slots, 2, channels): of the values and of their squares. They pass no gradient.
+    mean: jax.Array
+    variance: jax.Array
+
+    @classmethod
+    def of(cls, values: jax.Array, sums: jax.Array) -> Activations:
+        """Take the statistics from the sums of the values and of their squares (slots, 2, channels)."""
+        mean, square = jnp.moveaxis(sums, 1, 0) * (sums.shape[0] * sums.shape[2] / values.size)
+        return cls(values, mean, jnp.maximum(square - jnp.square(mean), 0))  # rounding may make it negative
 
     @property
     def number(self) -> int:
-        """The number of values that each sum has."""
-        return self.values.size // self.sums[:, 0].size
-
-    def statistics(self) -> tuple[jax.Array, jax.Array]:
-        """Return the mean and the variance of each channel."""
-        mean, square = self.sums[:, 0] / self.number, self.sums[:, 1] / self.number
-        return mean, jnp.maximum(square - jnp.square(mean), 0)  # rounding may make the difference negative
+        """The number of values of each channel."""
+        return self.values.size // self.mean.size
 
     def normalization(self, parameters: Any) -> Normalization:
-        mean, variance = self.statistics()
-        return Normalization(mean, jax.lax.rsqrt(variance + _EPSILON), parameters["scale"], parameters["bias"])
+        inverse = jax.lax.rsqrt(self.variance + _EPSILON)
+        return Normalization(self.mean, inverse, parameters["scale"], parameters["bias"])
 
-    def averages(self, old: Any, decay: float) -> Any:
-        """Update the running averages of a normalization, with the unbiased variance."""
-        mean, variance = self.statistics()
-        new = {"mean": mean, "variance": variance * (self.number / max(self.number - 1, 1))}
-        return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, old, new)
+    def averaged(self, old: Any, decay: float | None) -> tuple[Activations, Any]:
+        """Return the activations and the updated running averages of a normalization, with the unbiased variance.
+
+        Without a decay, the averages stay as they are and become the statistics.
+        """
+        if decay is None:
+            return self._replace(**old), old
+        new = {"mean": self.mean, "variance": self.variance * (self.number / max(self.number - 1, 1))}
+        return self, jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, old, new)
 
 
-def forward(params: Any, state: Any, images: jax.Array, *, decay: float, dtype: Any) -> tuple[jax.Array, Any]:
-    """Return the logits (slots, examples, classes) and the state with the updated averages of the normalizations."""
+def forward(params: Any, state: Any, images: jax.Array, *, decay: float | None, dtype: Any) -> tuple[jax.Array, Any]:
+    """Return the logits (slots, examples, classes) and the state with the updated averages of the normalizations.
+
+    Without a decay, it normalizes by the averages, as evaluations do.
+    """
     stages, old = params["Stages_0"], state["batch_stats"]["Stages_0"]
     x = first_convolution(images.astype(dtype), params["Conv_0"]["kernel"])
     averages = {}
     for name in (f"Basic_{number}" for number in range(sum(key.startswith("Basic_") for key in stages))):
         x, averages[name] = _block(x, stages[name], old[name], decay)
-    averages["BatchNorm_0"] = x.averages(old["BatchNorm_0"], decay)
+    x, averages["BatchNorm_0"] = x.averaged(old["BatchNorm_0"], decay)
     features = _channels_last(normalized(x, stages["BatchNorm_0"])).mean((2, 3))
     dense = stages["Dense_0"]
     logits = jnp.einsum("snc,sck->snk", features, dense["kernel"]) + dense["bias"][:, None]
     return logits, {"batch_stats": {"Stages_0": averages}}
 
 
-def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Activations, Any]:
+def _block(inputs: Activations, params: Any, old: Any, decay: float | None) -> tuple[Activations, Any]:
     """Compute a ``resnet.Basic`` block; return its outputs and the averages of its normalizations."""
-    kernel = params["Conv_0"]["kernel"]
+    kernel, averages = params["Conv_0"]["kernel"], {}
+    inputs, averages["BatchNorm_0"] = inputs.averaged(old["BatchNorm_0"], decay)
     if "projection" in params:
         # The projection reads what the center of the first convolution reads: computed together, they load it once.
         centered = jnp.pad(params["projection"]["kernel"], ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
         both = normalized_convolution(inputs, params["BatchNorm_0"], jnp.concatenate([kernel, centered], -1), None, 2)
-        (values, bypass), (sums, _) = jnp.split(both.values, 2, -1), jnp.split(both.sums, 2, -1)
-        inner = Activations(values, sums)
+        inner = Activations(*(array[..., : kernel.shape[-1]] for array in both))
+        bypass = both.values[..., kernel.shape[-1] :]
     else:
         inner, bypass = normalized_convolution(inputs, params["BatchNorm_0"], kernel, None, 1), inputs.values
-    outputs = normalized_convolution(inner, params["BatchNorm_1"], params["Conv_1"]["kernel"], bypass, 1)
-    averages = {
-        "BatchNorm_0": inputs.averages(old["BatchNorm_0"], decay),
-        "BatchNorm_1": inner.averages(old["BatchNorm_1"], decay),
-    }
-    return outputs, averages
+    inner, averages["BatchNorm_1"] = inner.averaged(old["BatchNorm_1"], decay)
+    return normalized_convolution(inner, params["BatchNorm_1"], params["Conv_1"]["kernel"], bypass, 1), averages
 
 
-# Gradients are written by hand: those of a normalization include how its statistics depend on its input, so the sums
-# that the statistics come from pass none.
+# Gradients are written by hand: those of a normalization include how its statistics depend on its input, so the
+# statistics pass none.
 
 
 @jax.custom_vjp
@@ -90,7 +99,7 @@ def first_convolution(images: jax.Array, kernel: jax.Array) -> Activations:
 
 def _first_forward(images: jax.Array, kernel: jax.Array) -> tuple[Activations, Any]:
     images, padded = _in_fours(images, 4), _in_fours(kernel, 3)
-    return Activations(*convolution(images, padded)), (images, kernel)
+    return Activations.of(*convolution(images, padded)), (images, kernel)
 
 
 def _first_backward(residuals: Any, d: Activations) -> tuple[jax.Array, jax.Array]:
@@ -120,7 +129,7 @@ def _normalized_convolution_forward(
 ) -> tuple[Activations, Any]:
     normalization = x.normalization(parameters)
     activated = _activated(x.values, normalization).astype(x.values.dtype)
-    y = Activations(*convolution(activated, kernel, residual, stride=stride))
+    y = Activations.of(*convolution(activated, kernel, residual, stride=stride))
     return y, (x, activated, normalization, kernel, residual)
 
 
@@ -176,7 +185,8 @@ def _normalization_gradient(
     by_value = -slope * inverse * dscale / x.number
     offset = -slope * dbias / x.number - by_value * mean
     dx = d * _wide(slope) + x.values * _wide(by_value) + _wide(offset)
-    return Activations(dx.astype(x.values.dtype), jnp.zeros_like(x.sums)), {"scale": dscale, "bias": dbias}
+    gradients = Activations(dx.astype(x.values.dtype), jnp.zeros_like(x.mean), jnp.zeros_like(x.variance))
+    return gradients, {"scale": dscale, "bias": dbias}
 
 
 def _channels_last(x: jax.Array) -> jax.Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -14,6 +13,7 @@ from levelfield.kernels import pallas
 from levelfield.models.batched_cnn import forward
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import Conv, Dense, add_bias, max_pool
+from levelfield.workload import Evaluate, Gradients, Precision
 
 
 class Net(nn.Module):
@@ -43,12 +43,22 @@ CLASSIFIER = Classifier(Net(), (28, 28), prepare)
 init, loss, evaluate = CLASSIFIER.init, CLASSIFIER.loss, CLASSIFIER.evaluate
 
 
-def batched(precision: str) -> Callable[..., Any] | None:
+def batched(precision: Precision) -> Gradients | None:
     """Return the gradients of many trials at once on this device's kernels, or None without any."""
     dtype = pallas.kernel_type(precision)
     return dtype and gradients(CLASSIFIER, dtype)
 
 
-def gradients(classifier: Classifier, dtype: Any) -> Callable[..., Any]:
+def batched_evaluate(precision: Precision) -> Evaluate | None:
+    """Return ``evaluate`` for all slots at once on this device's kernels, or None without any."""
+    return evaluation(CLASSIFIER) if pallas.kernel_type(precision) else None
+
+
+def gradients(classifier: Classifier, dtype: Any) -> Gradients:
     """Return the gradients of many trials of this network, with activations of this type."""
     return classifier.batched(functools.partial(forward, dtype=dtype))
+
+
+def evaluation(classifier: Classifier) -> Evaluate:
+    """Return ``evaluate`` for many trials of this network at once, in float32 with products in TF32."""
+    return classifier.batched_evaluate(functools.partial(forward, dtype=jnp.float32))

@@ -12,6 +12,10 @@ import jax.numpy as jnp
 
 from levelfield.models.layers import classification_metrics, cross_entropy
 from levelfield.models.regularization import l2_regularized
+from levelfield.workload import Evaluate, Gradients
+
+# (params, state, images) of many trials → (logits, state), all with a leading axis of slots
+Forward = Callable[[Any, Any, jax.Array], tuple[jax.Array, Any]]
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,8 @@ class Classifier:
         )
         return _regularized_loss(logits, labels, params, hyperparameters), state
 
-    def batched(self, forward: Callable[[Any, Any, jax.Array], tuple[jax.Array, Any]]) -> Callable[..., Any]:
-        """Return the gradients of many trials' losses, from the forward pass of a network without dropout.
-
-        ``forward(params, state, images)`` returns (logits, state). All arrays have a leading axis of slots.
-        """
+    def batched(self, forward: Forward) -> Gradients:
+        """Return the gradients of many trials' losses, from the forward pass of a network without dropout."""
 
         def gradients(
             params: Any, state: Any, batch: Any, keys: jax.Array, hyperparameters: Mapping[str, Any]
@@ -67,6 +68,19 @@ class Classifier:
             return losses, derivatives, after
 
         return gradients
+
+    def batched_evaluate(self, forward: Forward) -> Evaluate:
+        """Return ``evaluate`` for many trials at once, from a network's forward pass as in ``batched``."""
+
+        def evaluate(params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
+            images, labels = batch
+            slots = len(jax.tree.leaves(params)[0])
+            prepared = self.prepare(images)
+            inputs = jnp.broadcast_to(prepared, (slots, *prepared.shape))
+            logits, _ = forward(params, state, inputs)
+            return classification_metrics(logits, jnp.broadcast_to(labels, (slots, len(labels))))
+
+        return evaluate
 
     def evaluate(self, params: Any, state: Any, batch: Any) -> Mapping[str, jax.Array]:
         images, labels = batch

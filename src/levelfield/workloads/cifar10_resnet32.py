@@ -17,7 +17,7 @@ WORKLOAD = Workload(
     select="valid_error",
     examples={"valid": 5_000, "test": 10_000},
     load=functools.partial(labeled_images, "cifar10"),
-    **imported("levelfield.models.cifar10_resnet32", "init", "loss", "evaluate", "batched"),
+    **imported("levelfield.models.cifar10_resnet32", "init", "loss", "evaluate", "batched", "batched_evaluate"),
     hyperparameters=L2,
     dataset="cifar10",
     slots_per_core=1,  # a network of this size fills a core
