@@ -16,7 +16,6 @@ import argparse
 import collections
 import re
 import statistics
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import NamedTuple, get_args
 
 import jax
 from data_sets import prepare
+from kernels import device_events
 from throughput import Slots
 
 from levelfield.training.program import keep_programs
@@ -87,20 +87,11 @@ def print_kernels(trials: Slots, steps: int, names: dict[str, str], most: int) -
     """Print the kernels that take longest. Those of one operation whose names differ only by a number share a line."""
     groups: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     ends: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            trials.stretch()
-        for path in Path(folder).rglob("*.xplane.pb"):
-            for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
-                lines = plane.lines if "/device:GPU" in plane.name else ()
-                for event in (event for line in lines if line.name.startswith("Stream") for event in line.events):
-                    operation = names.get(event.name)
-                    if operation is None:
-                        stats = dict(event.stats)
-                        operation = names.get(str(stats.get("hlo_op", "")).replace(".", "_"), "")
-                    operation = re.sub(r"_\d+\b", "", operation.split("closed_call/")[-1])
-                    groups[re.sub(r"_\d+$", "", event.name), operation].append(event.duration_ns)
-                    ends += [event.start_ns, event.start_ns + event.duration_ns]
+    for event in device_events(trials.stretch):
+        operation = names.get(event.name) or names.get(event.operation.replace(".", "_"), "")
+        operation = re.sub(r"_\d+\b", "", operation.split("closed_call/")[-1])
+        groups[re.sub(r"_\d+$", "", event.name), operation].append(event.duration_ns)
+        ends += [event.start_ns, event.start_ns + event.duration_ns]
     if not ends:
         print("the profiler saw no kernels")
         return

@@ -230,13 +230,13 @@ _BF16 = {
     ("forward", True): Tuning((2, 2), rows=64, tiles=4, run=64),
     ("forward", False): Tuning((2, 2), warps=8, stages=3, loop="blocks"),
     ("input_gradient", False): Tuning((2, 2), run=1, warps=8, stages=3, loop="blocks"),
-    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8, parts=49),
+    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8),
     ("kernel_gradient", False): Tuning((1, 2), rows=32, stages=3),
 }
 _FLOAT32 = {
     ("forward", True): Tuning((2, 2), tiles=4, run=64, warps=8),
     ("forward", False): Tuning((2, 1), run=1, warps=8, stages=3, loop="blocks", transposed=True),
     ("input_gradient", False): Tuning((1, 2), run=1, stages=3, loop="blocks", transposed=True),
-    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8),
+    ("kernel_gradient", True): Tuning((2, 2), rows=32, run=64, stages=3, window_rows=8, parts=14),
     ("kernel_gradient", False): Tuning((1, 2), rows=32, warps=8, transposed=True, ahead=True),
 }

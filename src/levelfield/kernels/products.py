@@ -14,8 +14,10 @@ from levelfield.kernels import pallas
 
 _SIDE = 64  # of the square that a program transposes
 _WIDE = 256  # with at least this many columns in both factors, products take longer than moving the factors
+_LONG = 4096  # with at least this many rows, transposing weights takes less than it saves
 _TILE = 128  # rows and columns of a product that a GPU's processor computes at once
-_TILES = 144  # about as many as a large GPU has processors
+_TILES = 864  # several for each processor of a large GPU, so that few are idle while the last ones compute
+_MOST_PARTS = 8  # of a sum: each one is stored
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -25,6 +27,10 @@ def batched_product(x: jax.Array, weights: jax.Array, dtype: Any) -> jax.Array:
     The factors have the type of ``x``, and float32 becomes TF32 on a GPU. Sums are in float32, and so is the gradient
     of the weights, which JAX would round to bfloat16.
     """
+    inputs, outputs = weights.shape[1:]
+    if x.dtype == jnp.float32 and inputs > outputs >= _WIDE and math.prod(x.shape[1:-1]) >= _LONG:
+        # In TF32, long sums are faster if both factors are contiguous along them.
+        return _einsum("n...i,noi->n...o", x, transposed(weights), dtype)
     return _einsum("n...i,nio->n...o", x, weights.astype(x.dtype), dtype)
 
 
@@ -64,7 +70,7 @@ def _parts(x: jax.Array, derivative: jax.Array) -> int:
     """Return how many parts to cut the rows into, so that even a few slots with small weights keep a whole GPU busy."""
     slots, rows, inputs = x.shape
     tiles = slots * -(-inputs // _TILE) * -(-derivative.shape[-1] // _TILE)
-    return math.gcd(rows, 1 << (max(1, _TILES // tiles).bit_length() - 1))
+    return math.gcd(rows, 1 << (min(_MOST_PARTS, max(1, _TILES // tiles)).bit_length() - 1))
 
 
 def transposed(array: jax.Array) -> jax.Array:

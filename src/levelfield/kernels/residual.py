@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,15 +24,16 @@ EPSILON = 1e-5  # added to variances
 class Tuning(NamedTuple):
     """How a kernel divides its work. This changes its speed, and its results by rounding only."""
 
-    rows: int = 4  # at a time
+    rows: int = 1  # at a time
     tiles: int = 1  # of rows that a program computes, one after the other
-    warps: int = 4
+    warps: int = 1
 
 
-# Among the fastest that benchmarks/kernels.py found on an H200. With 16 slots, tiles=16 is as fast, but a single slot
-# would then have too few programs to fill the GPU.
+# Among the fastest that benchmarks/kernels.py found on an H200, in both precisions. With many more tiles, a single slot
+# would have too few programs to fill the GPU.
 _FORWARD = Tuning(tiles=2)
-_BACKWARD = {"bfloat16": Tuning(rows=2, tiles=4, warps=1), "float32": Tuning(rows=1, tiles=8, warps=1)}
+_BACKWARD = Tuning(tiles=16)
+_PIECE = 128  # a row is cut into pieces of at least this many columns: only the last one is padded
 
 
 def reference(
@@ -67,13 +68,13 @@ def added_and_normalized(
 def _forward(
     stream: jax.Array | None, branch: jax.Array, noise: jax.Array | None, scale: jax.Array, drop: int
 ) -> tuple[tuple[jax.Array, jax.Array], Any]:
-    total, result = forward(stream, branch, noise, scale, drop)
-    return (total, result), (stream, total, noise, scale)
+    total, result, statistics = forward(stream, branch, noise, scale, drop)
+    return (total, result), (stream, total, statistics, noise, scale)
 
 
 def _backward(drop: int, residuals: Any, derivatives: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
-    stream, total, noise, scale = residuals
-    dstream, dbranch, dscale = backward(*derivatives, total, noise, scale, drop, begins=stream is None)
+    stream, total, statistics, noise, scale = residuals
+    dstream, dbranch, dscale = backward(*derivatives, total, statistics, noise, scale, drop, begins=stream is None)
     return dstream, dbranch, None, dscale
 
 
@@ -87,72 +88,89 @@ def forward(
     scale: jax.Array,
     drop: int,
     tuning: Tuning = _FORWARD,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the sum, the sum normalized, and each row's mean and one over its standard deviation (2, slots · rows)."""
     shape = _Shape.of(branch, tuning)
     given = [array for array in (branch, noise, stream) if array is not None]
 
+    def total_of(added: jax.Array, *others: jax.Array) -> jax.Array:
+        kept = _kept(added.astype(jnp.float32), None if noise is None else others[0], drop)
+        return (kept if stream is None else others[-1].astype(jnp.float32) + kept).astype(branch.dtype)
+
     def kernel(*refs: Any) -> None:
-        *inputs, scale_ref, total_ref, normalized_ref = refs
+        *inputs, scale_ref, total_ref, normalized_ref, statistics_ref = refs
 
         def compute(tile: _Tile, _: None) -> None:
-            added, *others = (tile.load(ref) for ref in inputs)
-            sums = _kept(added.astype(jnp.float32), None if noise is None else others[0], drop)
-            total = (sums if stream is None else others[-1].astype(jnp.float32) + sums).astype(branch.dtype)
-            centered, inverse = tile.statistics(total)
-            tile.store(total_ref, total)
-            tile.store(normalized_ref, centered * inverse * tile.load_columns(scale_ref))
+            totals = [total_of(*(piece.load(ref) for ref in inputs)) for piece in tile.pieces]
+            mean, inverse = tile.statistics(totals)
+            for piece, total in zip(tile.pieces, totals, strict=True):
+                piece.store(total_ref, total)
+                normal = (total.astype(jnp.float32) - mean[:, None]) * inverse[:, None]
+                piece.store(normalized_ref, normal * piece.load_columns(scale_ref))
+            for number, values in enumerate((mean, inverse)):
+                tile.store_rows(statistics_ref, number, values)
 
         shape.for_tiles(compute)
 
     output = jax.ShapeDtypeStruct((branch.size,), branch.dtype)
-    total, result = shape.call(kernel, "residual_forward", [*given, scale], [output, output])
-    return total.reshape(branch.shape), result.reshape(branch.shape)
+    saved = jax.ShapeDtypeStruct((2 * shape.slots * shape.rows,), jnp.float32)
+    total, result, statistics = shape.call(kernel, "residual_forward", [*given, scale], [output, output, saved])
+    return total.reshape(branch.shape), result.reshape(branch.shape), statistics.reshape(2, -1)
 
 
 def backward(
     dtotal: jax.Array,
     dnormalized: jax.Array,
     total: jax.Array,
+    statistics: jax.Array,
     noise: jax.Array | None,
     scale: jax.Array,
     drop: int,
-    tuning: Tuning | None = None,
+    tuning: Tuning = _BACKWARD,
     begins: bool = False,
 ) -> tuple[jax.Array | None, jax.Array, jax.Array]:
     """Return the gradients of the stream, if the branch does not begin it, of the branch, and of the scale."""
-    shape = _Shape.of(total, tuning or _BACKWARD[total.dtype.name])
+    shape = _Shape.of(total, tuning)
     given = [dtotal, dnormalized, total] if noise is None else [dtotal, dnormalized, total, noise]
     whole = noise is None or not begins  # whether the gradient is stored without dropout
 
     def kernel(*refs: Any) -> None:
-        inputs, (scale_ref, *output_refs, sums_ref) = refs[: len(given)], refs[len(given) :]
-        scales = shape.tile(pallas.number(), 0).load_columns(scale_ref)
+        inputs, (statistics_ref, scale_ref, *output_refs, sums_ref) = refs[: len(given)], refs[len(given) :]
+        scales = [piece.load_columns(scale_ref) for piece in shape.tile(pallas.number(), 0).pieces]
 
-        def compute(tile: _Tile, sums: jax.Array) -> jax.Array:
-            passing, d, x, *random = (tile.load(ref) for ref in inputs)
-            centered, inverse = tile.statistics(x)
-            normal, d = centered * inverse, d.astype(jnp.float32)
-            scaled = d * scales
-            means = (scaled.sum(1, keepdims=True) / shape.width, (scaled * normal).sum(1, keepdims=True) / shape.width)
-            found = (scaled - means[0] - normal * means[1]) * inverse + passing.astype(jnp.float32)
-            stored = [found] * whole + [_kept(found, each, drop) for each in random]
-            for ref, values in zip(output_refs, stored, strict=True):
-                tile.store(ref, values)
-            return sums + (d * normal).sum(0)
+        def compute(tile: _Tile, sums: list[jax.Array]) -> list[jax.Array]:
+            mean, inverse = (tile.load_rows(statistics_ref, number)[:, None] for number in range(2))
+            loaded = [[piece.load(ref) for ref in inputs] for piece in tile.pieces]
+            # Columns beyond the width need no mask: their derivatives and scales are zeros.
+            normal = [(x.astype(jnp.float32) - mean) * inverse for _, _, x, *_ in loaded]
+            d = [each.astype(jnp.float32) for _, each, *_ in loaded]
+            scaled = [each * scale for each, scale in zip(d, scales, strict=True)]
+            along = [each * number for each, number in zip(scaled, normal, strict=True)]
+            shift, slope = (_sum_of_rows(each)[:, None] / shape.width for each in (scaled, along))
+            for i, (piece, (passing, _, _, *random)) in enumerate(zip(tile.pieces, loaded, strict=True)):
+                found = (scaled[i] - shift - normal[i] * slope) * inverse + passing.astype(jnp.float32)
+                stored = [found] * whole + [_kept(found, each, drop) for each in random]
+                for ref, values in zip(output_refs, stored, strict=True):
+                    piece.store(ref, values)
+            return [total + (a * b).sum(0) for total, a, b in zip(sums, d, normal, strict=True)]
 
-        sums = shape.for_tiles(compute, jnp.zeros(shape.columns, jnp.float32))
-        column = jnp.arange(shape.columns, dtype=jnp.int32)
-        pallas.store(sums_ref.at[pallas.number() * shape.width + column], sums, column < shape.width)
+        sums = shape.for_tiles(compute, [jnp.zeros(size, jnp.float32) for _, size in shape.pieces])
+        for piece, total in zip(shape.tile(pallas.number(), 0).pieces, sums, strict=True):
+            pallas.store(sums_ref.at[pallas.number() * shape.width + piece.column], total, piece.in_width)
 
     outputs = [jax.ShapeDtypeStruct((total.size,), total.dtype)] * (whole + (noise is not None))
     parts = jax.ShapeDtypeStruct((shape.slots * shape.programs * shape.width,), jnp.float32)
-    *found, sums = shape.call(kernel, "residual_backward", [*given, scale], [*outputs, parts])
+    *found, sums = shape.call(kernel, "residual_backward", [*given, statistics, scale], [*outputs, parts])
     dstream, dbranch = found[0].reshape(total.shape), found[-1].reshape(total.shape)
     return None if begins else dstream, dbranch, sums.reshape(shape.slots, shape.programs, shape.width).sum(1)
 
 
 def _kept(values: jax.Array, noise: jax.Array | None, drop: int) -> jax.Array:
     return values if noise is None else dropped(values, noise, drop)
+
+
+def _sum_of_rows(pieces: Sequence[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, [piece.sum(1) for piece in pieces])
 
 
 class _Shape(NamedTuple):
@@ -167,9 +185,15 @@ class _Shape(NamedTuple):
         return cls(slots, math.prod(outer), width, tuning)
 
     @property
-    def columns(self) -> int:
-        """Columns of a tile: a power of two."""
-        return 1 << (self.width - 1).bit_length()
+    def pieces(self) -> list[tuple[int, int]]:
+        """Where the pieces of a row begin, and their sizes: powers of two."""
+        found, first = [], 0
+        while first < self.width:
+            left = self.width - first
+            size = 1 << (left.bit_length() - 1) if left >= _PIECE else 1 << (left - 1).bit_length()
+            found.append((first, size))
+            first += size
+        return found
 
     @property
     def programs(self) -> int:
@@ -180,9 +204,9 @@ class _Shape(NamedTuple):
         """Return one of the tiles of a program."""
         slot, part = lax.div(program, self.programs), lax.rem(program, self.programs)
         row = (part * self.tuning.tiles + number) * self.tuning.rows + jnp.arange(self.tuning.rows, dtype=jnp.int32)
-        return _Tile(self, slot, row, jnp.arange(self.columns, dtype=jnp.int32))
+        return _Tile(self, slot, row)
 
-    def for_tiles(self, compute: Any, carry: Any = None) -> Any:
+    def for_tiles(self, compute: Callable[[_Tile, Any], Any], carry: Any = None) -> Any:
         """Compute the tiles of this program, one after the other, and pass what each one returns to the next."""
         program = pallas.number()
         if self.tuning.tiles == 1:
@@ -202,30 +226,73 @@ class _Tile(NamedTuple):
     shape: _Shape
     slot: Any
     row: jax.Array
-    column: jax.Array
 
     @property
-    def places(self) -> tuple[jax.Array, jax.Array]:
-        """Where the tile is in memory, and which of it exists."""
-        at = (self.slot * self.shape.rows + self.row)[:, None] * self.shape.width + self.column[None, :]
-        return at, (self.row < self.shape.rows)[:, None] & (self.column < self.shape.width)[None, :]
+    def pieces(self) -> list[_Piece]:
+        return [_Piece(self, *piece) for piece in self.shape.pieces]
+
+    @property
+    def exists(self) -> jax.Array | None:
+        """Which rows exist; None if all do."""
+        rows, (height, tiles, _) = self.shape.rows, self.shape.tuning
+        return None if rows % (height * tiles) == 0 else self.row < rows
+
+    def statistics(self, totals: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """Return the mean of each row, given in pieces, and one over its standard deviation."""
+        wide = [total.astype(jnp.float32) for total in totals]
+        mean = _sum_of_rows(wide) / self.shape.width
+        squares = []
+        for piece, values in zip(self.pieces, wide, strict=True):
+            centered = values - mean[:, None]
+            inside = piece.in_width
+            squares.append(jnp.square(centered if inside is None else jnp.where(inside[None, :], centered, 0.0)))
+        return mean, lax.rsqrt(_sum_of_rows(squares) / self.shape.width + EPSILON)
+
+    def load_rows(self, ref: Any, number: int) -> jax.Array:
+        """Load a number for each row, from one of several such arrays."""
+        return pallas.load(ref.at[self._place(number)], self.exists)
+
+    def store_rows(self, ref: Any, number: int, values: jax.Array) -> None:
+        pallas.store(ref.at[self._place(number)], values, self.exists)
+
+    def _place(self, number: int) -> jax.Array:
+        return (number * self.shape.slots + self.slot) * self.shape.rows + self.row
+
+
+class _Piece(NamedTuple):
+    """Some columns of a tile."""
+
+    tile: _Tile
+    first: int
+    size: int
+
+    @property
+    def column(self) -> jax.Array:
+        return self.first + jnp.arange(self.size, dtype=jnp.int32)
+
+    @property
+    def in_width(self) -> jax.Array | None:
+        """Which columns exist; None if all do."""
+        width = self.tile.shape.width
+        return None if self.first + self.size <= width else self.column < width
 
     def load(self, ref: Any) -> jax.Array:
-        at, mask = self.places
+        at, mask = self._places()
         return pallas.load(ref.at[at], mask)
 
     def store(self, ref: Any, values: jax.Array) -> None:
-        at, mask = self.places
+        at, mask = self._places()
         pallas.store(ref.at[at], values, mask)
 
     def load_columns(self, ref: Any) -> jax.Array:
         """Load a number for each column, (1, columns)."""
-        at = self.slot * self.shape.width + self.column
-        return pallas.load(ref.at[at], self.column < self.shape.width)[None, :]
+        at = self.tile.slot * self.tile.shape.width + self.column
+        return pallas.load(ref.at[at], self.in_width)[None, :]
 
-    def statistics(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return each row minus its mean, and one over its standard deviation."""
-        wide = x.astype(jnp.float32)
-        mean = wide.sum(1, keepdims=True) / self.shape.width
-        centered = jnp.where((self.column < self.shape.width)[None, :], wide - mean, 0.0)
-        return centered, lax.rsqrt(jnp.square(centered).sum(1, keepdims=True) / self.shape.width + EPSILON)
+    def _places(self) -> tuple[jax.Array, jax.Array | None]:
+        """Return where the numbers are in memory, and which of them exist; None if all do."""
+        tile, rows, columns = self.tile, self.tile.exists, self.in_width
+        at = (tile.slot * tile.shape.rows + tile.row)[:, None] * tile.shape.width + self.column[None, :]
+        masks = [] if rows is None else [rows[:, None]]
+        masks += [] if columns is None else [columns[None, :]]
+        return at, jnp.broadcast_to(functools.reduce(jnp.logical_and, masks), at.shape) if masks else None

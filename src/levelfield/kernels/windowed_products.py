@@ -3,7 +3,8 @@
 ``product`` multiplies windows by right factors and hands tiles of the product to a function that finishes and stores
 them. ``gradient`` multiplies transposed windows by gradients of the product, for the gradients of kernels.
 
-The results of a slot do not depend on the number of slots, because each program works on a fixed part of one slot.
+Each program works on a part of one slot, so the results of a slot depend neither on the others nor, beyond rounding, on
+their number.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from levelfield.kernels import pallas
 from levelfield.kernels.factors import collected, right_factors
 from levelfield.kernels.windows import Axis
 
+_MANY_SLOTS = 64  # these keep a large GPU busy with few parts of a sum
+_MORE_PARTS = 4  # times as many, at most, with fewer slots
+
 
 class Tuning(NamedTuple):
     """How a kernel divides its work. This changes its speed, and its results by rounding only."""
@@ -33,7 +37,7 @@ class Tuning(NamedTuple):
     loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; if empty, all is unrolled
     transposed: bool = False  # whether the right factor is stored transposed, as tensor cores want it in TF32
     ahead: bool = False  # whether a kernel's gradient loads the next tile before it multiplies one
-    parts: int = 16  # of the batch, for a kernel's gradient
+    parts: int = 4  # of the batch, for a kernel's gradient, with 64 slots; with fewer slots, up to four times as many
     window_rows: int = 1  # that a program of a kernel's gradient holds
 
     def fitted(self, height: int, width: int, stride: int = 1) -> Tuning:
@@ -260,17 +264,18 @@ def gradient(
     """
     held = tuning.window_rows if layout.rows.window % tuning.window_rows == 0 else 1
     cut, shares = blocks(held, layout.columns.window, tuning.run), layout.rows.window // held
-    tiles = -(-layout.groups // (tuning.rows * tuning.parts))  # per part
+    parts = tuning.parts * max(1, min(_MORE_PARTS, _MANY_SLOTS // layout.slots))
+    tiles = -(-layout.groups // (tuning.rows * parts))  # per part
     channels, columns = layout.input[2], layout.columns.window
     lengths = [block.height * block.width * channels for block in cut]
 
     def program(x_ref: Any, *refs: Any) -> None:
         number = pallas.number()
         row = lax.rem(number, shares) * held
-        part, slot = lax.rem(lax.div(number, shares), tuning.parts), lax.div(number, shares * tuning.parts)
+        part, slot = lax.rem(lax.div(number, shares), parts), lax.div(number, shares * parts)
 
         def factors(i: Any) -> tuple[jax.Array, Iterator[jax.Array]]:
-            tile = tile_at(layout, slot, part * tiles + i, tuning.rows, tuning.parts * tiles)
+            tile = tile_at(layout, slot, part * tiles + i, tuning.rows, parts * tiles)
             return load(tile, refs), (load_windows(x_ref, layout, tile, block, row) for block in cut)
 
         def add(totals: Any, d: jax.Array, windows: Iterable[jax.Array]) -> Any:
@@ -296,23 +301,23 @@ def gradient(
             (products, sum_of_d), _ = lax.fori_loop(0, tiles, add_and_load_next, (start, load_both(0)))
         else:
             products, sum_of_d = lax.fori_loop(0, tiles, lambda i, totals: add(totals, *factors(i)), start)
-        first = (slot * tuning.parts + part) * layout.window
+        first = (slot * parts + part) * layout.window
         for product, block, length in zip(products, cut, lengths, strict=True):
             place = ((row + block.row) * columns + block.column) * channels
             refs[len(operands)][pallas.part(first + place, length), :] = product
         if sums:
             refs[-1][number, :] = sum_of_d.sum(0)
 
-    programs = layout.slots * tuning.parts * shares
-    shapes = [jax.ShapeDtypeStruct((layout.slots * tuning.parts * layout.window, layout.features), jnp.float32)]
+    programs = layout.slots * parts * shares
+    shapes = [jax.ShapeDtypeStruct((layout.slots * parts * layout.window, layout.features), jnp.float32)]
     shapes += [jax.ShapeDtypeStruct((programs, layout.features), jnp.float32)] * sums
     partial, *sums_of_d = pallas.call(
         program, grid=(programs,), out_shape=shapes, name=name, warps=tuning.warps, stages=tuning.stages
     )(x.reshape(-1), *operands)
-    partial = partial.reshape(layout.slots, tuning.parts, layout.window, layout.features)
+    partial = partial.reshape(layout.slots, parts, layout.window, layout.features)
     kernels = collected(partial, layout.rows, layout.columns, channels)
     if not sums:
         return kernels, None
     # Programs that share a part have loaded the same numbers.
-    sum_of_d = sums_of_d[0].reshape(layout.slots, tuning.parts, shares, layout.copies, layout.output[2])[:, :, 0]
+    sum_of_d = sums_of_d[0].reshape(layout.slots, parts, shares, layout.copies, layout.output[2])[:, :, 0]
     return kernels, sum_of_d.sum((1, 2))
