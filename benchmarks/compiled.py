@@ -35,6 +35,7 @@ from aligned import table
 from data_sets import prepare
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from roofline import FASTEST
 
 from levelfield.rules import get_rule
 from levelfield.training.program import load_data, metrics_of_slots
@@ -42,8 +43,6 @@ from levelfield.training.step import Job, gradients_of, start, train, trial_key
 from levelfield.workload import Precision
 from levelfield.workloads import get_workload
 
-# The fastest on an H200.
-SLOTS = {"fashion_mnist_cnn": 64, "cifar10_resnet32": 64, "war_and_peace_lstm": 528, "war_and_peace_gpt": 4}
 ADAM = ("learning_rate", "beta1", "beta2", "epsilon")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "u16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8}
 FREE = ("get-tuple-element", "tuple", "parameter", "constant", "bitcast", "while", "conditional")  # no kernels
@@ -209,7 +208,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=20, help="how many lines of kernels to print")
     arguments = parser.parse_args()
     gpu, speed = GPUS[arguments.gpu], arguments.memory * 1e12
-    slots = arguments.slots or SLOTS.get(arguments.workload, 1)
+    slots = arguments.slots or FASTEST.get(arguments.workload, 1)
     prepare([arguments.workload], random=True)
     with tempfile.TemporaryDirectory() as folder:
         options = verbose_assembler(Path(folder))

@@ -43,6 +43,7 @@ from data_sets import prepare
 
 with needing("torch", "pip install '.[torch]'"):
     import torch
+from roofline import FASTEST
 from torch_trials import STRETCH, GraphedTrial, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule
@@ -56,12 +57,6 @@ LARGE = ("fashion_mnist_cnn", "cifar10_resnet32", "war_and_peace_lstm", "war_and
 MPS = "nvidia-cuda-mps-control"  # the program that lets processes share a GPU
 ADAM = {"learning_rate": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 SLOTS_PER_CORE = (1, 2, 4, 8)
-SLOTS_ON_GPU = {
-    "fashion_mnist_cnn": (64, 128),
-    "cifar10_resnet32": (32, 64),
-    "war_and_peace_lstm": (264, 528),
-    "war_and_peace_gpt": (2, 4),
-}
 
 # ---------------------------------------------------------------------------- levelfield
 
@@ -176,7 +171,7 @@ def compile_theirs(name: str, precision: Precision) -> None:
 
 
 def slots_on_gpu(name: str) -> tuple[int, ...]:
-    return SLOTS_ON_GPU.get(name, (64, 256))
+    return (FASTEST[name],) if name in FASTEST else (64, 256)
 
 
 def measure_on_gpu(name: str, precision: Precision, rounds: int, seconds: float) -> dict[str, Any]:
