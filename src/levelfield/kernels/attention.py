@@ -90,6 +90,7 @@ def _shape(length: int, width: int, heads: int) -> _Shape:
     return _Shape(length, heads, size)
 
 
+@functools.partial(jax.jit, static_argnames=("heads", "tuning"))  # layers of the same shape share one trace
 def forward(projected: jax.Array, heads: int, tuning: Tuning | None = None) -> tuple[jax.Array, jax.Array]:
     """Return the attended values, and the logarithms (slots, sequences, heads, length) that the gradient needs."""
     tuning = tuning or _FORWARD[projected.dtype.name]
@@ -130,6 +131,7 @@ def _forward_kernel(shape: _Shape, tuning: Tuning, projected: Any, attended: Any
     part.store_number(logarithms, largest + jnp.log2(total))
 
 
+@functools.partial(jax.jit, static_argnames=("heads", "tuning"))
 def backward(
     derivative: jax.Array,
     projected: jax.Array,

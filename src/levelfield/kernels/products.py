@@ -73,6 +73,7 @@ def _parts(x: jax.Array, derivative: jax.Array) -> int:
     return math.gcd(rows, 1 << (min(_MOST_PARTS, max(1, _TILES // tiles)).bit_length() - 1))
 
 
+@jax.jit  # layers of the same shape share one trace
 def transposed(array: jax.Array) -> jax.Array:
     """Swap the last two axes in memory. XLA would only note that they are swapped."""
     *outer, rows, columns = array.shape

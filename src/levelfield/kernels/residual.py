@@ -81,6 +81,7 @@ def _backward(drop: int, residuals: Any, derivatives: tuple[jax.Array, jax.Array
 added_and_normalized.defvjp(_forward, _backward)
 
 
+@functools.partial(jax.jit, static_argnames=("drop", "tuning"))  # layers of the same shape share one trace
 def forward(
     stream: jax.Array | None,
     branch: jax.Array,
@@ -118,6 +119,7 @@ def forward(
     return total.reshape(branch.shape), result.reshape(branch.shape), statistics.reshape(2, -1)
 
 
+@functools.partial(jax.jit, static_argnames=("drop", "tuning", "begins"))
 def backward(
     dtotal: jax.Array,
     dnormalized: jax.Array,

@@ -363,9 +363,11 @@ def metrics_of_slots(
     """Return the sum and the number of values of each metric on the splits in memory, for each slot."""
     of_slots = _evaluate_of(workload, precision)
 
-    def evaluate(batch: Any) -> Mapping[str, Any]:
-        return of_slots(model[0], model[1], batch)
+    @jax.jit  # chunks of the same shape share one trace
+    def each(model: tuple[Any, Any], batch: Any) -> Mapping[str, Any]:
+        return of_slots(*model, batch)
 
+    evaluate = functools.partial(each, model)
     # Small chunks stay in a CPU's cache. A GPU wants large ones, but no larger than batches if all slots are in memory.
     on_gpu = workload.batch_size if workload.batched_evaluate else _CHUNK_ON_GPU
     size = 64 if jax.default_backend() == "cpu" else on_gpu
@@ -395,9 +397,9 @@ def _totals_by_chunk(evaluate: Any, arrays: Any, size: int) -> Mapping[str, Any]
     count, rest = divmod(len(leaves[0]), size)
     chunks = jax.tree.map(lambda a: a[: count * size].reshape(count, size, *a.shape[1:]), arrays)
     total = jax.tree.map(lambda sums: sums.sum(0), jax.lax.map(lambda chunk: _totals(evaluate(chunk)), chunks))
-    if rest:
-        last = _totals(evaluate(jax.tree.map(lambda a: a[-rest:], arrays)))
-        total = jax.tree.map(jnp.add, total, last)
+    if rest:  # the last chunk overlaps the one before, so that all have one shape and are compiled once
+        values = evaluate(jax.tree.map(lambda a: a[-size:], arrays))
+        total = jax.tree.map(jnp.add, total, _totals({name: value[:, -rest:] for name, value in values.items()}))
     return total
 
 
