@@ -363,7 +363,7 @@ def metrics_of_slots(
     """Return the sum and the number of values of each metric on the splits in memory, for each slot."""
     of_slots = _evaluate_of(workload, precision)
 
-    @jax.jit  # chunks of the same shape share one trace
+    @jax.jit  # chunks of one shape share one trace
     def each(model: tuple[Any, Any], batch: Any) -> Mapping[str, Any]:
         return of_slots(*model, batch)
 
@@ -391,13 +391,15 @@ def _totals(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _totals_by_chunk(evaluate: Any, arrays: Any, size: int) -> Mapping[str, Any]:
+    """Evaluate at most ``size`` examples at a time. All chunks have one shape, so the last two may overlap."""
     leaves = jax.tree.leaves(arrays)
     if not leaves or len(leaves[0]) <= size:
         return _totals(evaluate(arrays))
+    size = -(-len(leaves[0]) // -(-len(leaves[0]) // size))
     count, rest = divmod(len(leaves[0]), size)
     chunks = jax.tree.map(lambda a: a[: count * size].reshape(count, size, *a.shape[1:]), arrays)
     total = jax.tree.map(lambda sums: sums.sum(0), jax.lax.map(lambda chunk: _totals(evaluate(chunk)), chunks))
-    if rest:  # the last chunk overlaps the one before, so that all have one shape and are compiled once
+    if rest:
         values = evaluate(jax.tree.map(lambda a: a[-size:], arrays))
         total = jax.tree.map(jnp.add, total, _totals({name: value[:, -rest:] for name, value in values.items()}))
     return total
