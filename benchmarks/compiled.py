@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 from aligned import table
 from data_sets import prepare
+from gpu import FASTEST
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roofline import FASTEST
 
 from levelfield.rules import get_rule
 from levelfield.training.program import load_data, metrics_of_slots

@@ -14,19 +14,18 @@ import collections
 import functools
 import importlib
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gpu import device_events
 
 DTYPES = {"bfloat16": jnp.bfloat16, "tf32": jnp.float32}
 BATCH = 256
-# When tuning: about as many as are fastest.
+# When tuning: enough to fill a large GPU.
 SLOTS = 64
 SLOTS_OF_GPT = 4
 SLOTS_OF_LSTM = 264
@@ -225,19 +224,18 @@ def gpt_kernels(dtype: Any) -> Iterator[Any]:
         {"heads": heads, "tuning": attention.Tuning(*chosen)}
         for chosen in itertools.product((64, 128), (32, 64), (4, 8), (1, 2, 3))
     ]
-    forward, backward = jitted("heads", attention.forward, attention.backward)
-    yield "attention forward", forward, (projected,), several
-    attended, logarithms = forward(projected, heads)
-    yield "attention backward", backward, (derivative, projected, attended, logarithms), several
+    yield "attention forward", attention.forward, (projected,), several
+    attended, logarithms = attention.forward(projected, heads)
+    yield "attention backward", attention.backward, (derivative, projected, attended, logarithms), several
     several = [
         {"drop": 51, "tuning": residual.Tuning(*chosen)}
         for chosen in itertools.product((1, 2, 4), (1, 2, 4, 8, 16, 32), (1, 2, 4))
         if 1 <= chosen[0] / chosen[2] <= 4
     ]
-    forward, backward = jitted("drop", residual.forward, residual.backward)
-    yield "residual forward", forward, (stream, branch, noise, scale), several
-    total, _, statistics = forward(stream, branch, noise, scale, 51)
-    yield "residual backward", backward, (derivative, derivative, total, statistics, noise, scale), several
+    yield "residual forward", residual.forward, (stream, branch, noise, scale), several
+    total, _, statistics = residual.forward(stream, branch, noise, scale, 51)
+    given = (derivative, derivative, total, statistics, noise, scale)
+    yield "residual backward", residual.backward, given, several
 
 
 def lstm_kernels(dtype: Any) -> Iterator[Any]:
@@ -254,7 +252,9 @@ def lstm_kernels(dtype: Any) -> Iterator[Any]:
         {"drop": 92, "tuning": recurrence.Tuning(*chosen)}
         for chosen in itertools.product((8, 16), (1, 2) if dtype == jnp.float32 else (4,), (False, True))
     ]
-    forward, backward = jitted("drop", recurrence.forward, recurrence.backward)
+    forward, backward = (
+        jax.jit(function, static_argnames=("drop", "tuning")) for function in (recurrence.forward, recurrence.backward)
+    )
     yield "lstm forward", forward, (projected, weights, bias, state, noise), several
     yield "lstm backward", backward, (doutputs, weights, noise, gates, cells), several
 
@@ -262,40 +262,13 @@ def lstm_kernels(dtype: Any) -> Iterator[Any]:
 KERNELS = {"resnet": resnet_kernels, "cnn": cnn_kernels, "lstm": lstm_kernels, "gpt": gpt_kernels}
 
 
-def jitted(static: str, *functions: Callable[..., Any]) -> list[Any]:
-    return [jax.jit(function, static_argnames=(static, "tuning")) for function in functions]
-
-
 def timed(function: Callable[[], Any], calls: int = 4) -> float:
-    """Return the seconds that a GPU computes a function. On the clock, starting its kernels may take longer."""
+    """Return how many seconds a GPU is busy with a function. A clock would also count the time to start its kernels."""
     jax.block_until_ready(function())
     events = device_events(lambda: jax.block_until_ready([function() for _ in range(calls)]))
+    if not events:
+        raise RuntimeError("the profiler saw no kernels")
     return sum(event.duration_ns for event in events) / calls / 1e9
-
-
-class Event(NamedTuple):
-    """A kernel that a GPU computed, or a copy."""
-
-    name: str
-    operation: str  # the instruction of the compiled program
-    start_ns: float
-    duration_ns: float
-
-
-def device_events(function: Callable[[], Any]) -> list[Event]:
-    """Call a function under JAX's profiler; return what GPUs did."""
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            function()
-        return [
-            Event(event.name, str(dict(event.stats).get("hlo_op", "")), event.start_ns, event.duration_ns)
-            for path in Path(folder).rglob("*.xplane.pb")
-            for plane in jax.profiler.ProfileData.from_file(str(path)).planes
-            if "/device:GPU" in plane.name
-            for line in plane.lines
-            if line.name.startswith("Stream")
-            for event in line.events
-        ]
 
 
 def candidates(kind: str, dtype: Any, size: int, inputs: int, outputs: int, stride: int) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from typing import NamedTuple, get_args
 
 import jax
 from data_sets import prepare
-from kernels import device_events
+from gpu import device_events
 from throughput import Slots
 
 from levelfield.training.program import keep_programs

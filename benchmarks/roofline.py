@@ -97,8 +97,6 @@ def per_batch(layer: Layer, batch: int) -> Layer:
     return Layer(layer.products * batch, layer.outputs * batch, layer.backward)
 
 
-# The number of slots that is fastest on an H200.
-FASTEST = {"fashion_mnist_cnn": 64, "cifar10_resnet32": 64, "war_and_peace_lstm": 528, "war_and_peace_gpt": 16}
 STEPS = {
     "fashion_mnist_cnn": simple_cnn(),
     "cifar10_resnet32": resnet32(),

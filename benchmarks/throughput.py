@@ -9,9 +9,10 @@ workload's default interval. Compilation is not counted for either.
 
 With a GPU, each workload is trained in bfloat16 and in TF32. PyTorch runs its whole step, data and update included, in
 one CUDA graph: compiled or not, whichever is faster. That way, it also runs in several processes at once, which share
-the GPU under NVIDIA MPS; the best of the numbers given by --processes counts. Everything is compiled first, at the same
-time, into the caches of JAX and PyTorch; then each row is measured in a process of its own. With --rows FILE, a run
-that was cut off continues with the rows that are missing. Download the data sets first, or measure with --random-data.
+the GPU under NVIDIA MPS; the best of the numbers given by --processes counts. levelfield trains as many slots as are
+fastest on an H200, or --slots. Everything is compiled first, at the same time, into the caches of JAX and PyTorch; then
+each row is measured in a process of its own. With --rows FILE, a run that was cut off continues with the rows that are
+missing. Download the data sets first, or measure with --random-data.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -43,7 +44,7 @@ from data_sets import prepare
 
 with needing("torch", "pip install '.[torch]'"):
     import torch
-from roofline import FASTEST
+from gpu import FASTEST
 from torch_trials import STRETCH, GraphedTrial, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule
@@ -143,12 +144,13 @@ def row(name: str, rounds: int, seconds: float, training_only: bool) -> list[str
     ]
 
 
-def compile_all(cases: list[tuple[str, Precision]]) -> None:
+def compile_all(cases: list[tuple[str, Precision]], slots: int | None) -> None:
     """Compile the programs of all rows side by side, so that the rows find them in the caches.
 
     PyTorch's come after levelfield's, for which XLA compares kernels on the GPU and keeps the fastest.
     """
-    for what, several in (("levelfield", [(compile_ours, cases)]), ("PyTorch", [(compile_theirs, *c) for c in cases])):
+    theirs = [(compile_theirs, *case) for case in cases]
+    for what, several in (("levelfield", [(compile_ours, cases, slots)]), ("PyTorch", theirs)):
         begun = time.perf_counter()
         with ProcessPoolExecutor(len(several), mp_context=get_context("spawn")) as pool:
             for future in [pool.submit(*each) for each in several]:
@@ -157,11 +159,10 @@ def compile_all(cases: list[tuple[str, Precision]]) -> None:
         print(f"{what}: compiled in {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def compile_ours(cases: list[tuple[str, Precision]]) -> None:
+def compile_ours(cases: list[tuple[str, Precision]], slots: int | None) -> None:
     keep_programs()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        several = [(name, slots, precision) for name, precision in cases for slots in slots_on_gpu(name)]
-        for future in [pool.submit(Slots, get_workload(name), slots, False, p) for name, slots, p in several]:
+        for future in [pool.submit(slots_on_gpu, name, precision, slots) for name, precision in cases]:
             future.result()
 
 
@@ -170,43 +171,46 @@ def compile_theirs(name: str, precision: Precision) -> None:
     GraphedTrial(get_workload(name), precision, compiled=True)
 
 
-def slots_on_gpu(name: str) -> tuple[int, ...]:
-    return (FASTEST[name],) if name in FASTEST else (64, 256)
+def slots_on_gpu(name: str, precision: Precision, slots: int | None) -> Slots:
+    return Slots(get_workload(name), slots or FASTEST.get(name, 256), precision=precision)
 
 
-def measure_on_gpu(name: str, precision: Precision, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measure a workload on the GPU: PyTorch's name and rate, and levelfield's rates by slots."""
+class Measured(NamedTuple):
+    way: str  # of PyTorch
+    pytorch: float
+    slots: int
+    levelfield: float
+
+
+def measure_on_gpu(name: str, precision: Precision, slots: int | None, rounds: int, seconds: float) -> Measured:
+    """Measure a workload on the GPU, in trial-steps per second."""
     keep_programs()
-    workload = get_workload(name)
-    pytorch = fastest(workload, precision)
-    with ThreadPoolExecutor() as pool:  # compile side by side
-        ours = list(pool.map(lambda count: Slots(workload, count, precision=precision), slots_on_gpu(name)))
-    measured = rates([pytorch, *ours], rounds, seconds)
-    medians = [statistics.median(measured[contender]) for contender in (pytorch, *ours)]
-    slots = {contender.slots: median for contender, median in zip(ours, medians[1:], strict=True)}
-    return {"way": pytorch.name, "pytorch": medians[0], "slots": slots}
+    pytorch, ours = fastest(get_workload(name), precision), slots_on_gpu(name, precision, slots)
+    measured = rates([pytorch, ours], rounds, seconds)
+    medians = [statistics.median(measured[contender]) for contender in (pytorch, ours)]
+    return Measured(pytorch.name, medians[0], ours.slots, medians[1])
 
 
-def row_on_gpu(name: str, precision: Precision, rounds: int, seconds: float, processes: list[int]) -> list[str]:
+def row_on_gpu(
+    name: str, precision: Precision, slots: int | None, rounds: int, seconds: float, processes: list[int]
+) -> list[str]:
     """Measure a workload on the GPU and return its row of the table."""
-    found = isolated(measure_on_gpu, name, precision, rounds, seconds)
-    slots, shared = found["slots"], {}
+    found = isolated(measure_on_gpu, name, precision, slots, rounds, seconds)
+    shared: dict[int, float] = {}
     if processes:  # after the other process has left the GPU and its compiled code in PyTorch's cache
         try:
-            shared = together(name, precision, found["way"], processes, rounds * seconds)
+            shared = together(name, precision, found.way, processes, rounds * seconds)
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             print(f"{name}, {precision}: nothing under MPS: {type(error).__name__}: {error}", flush=True)
-    count, best = max(slots, key=slots.__getitem__), max(slots.values())
     most = max(shared, key=shared.__getitem__) if shared else 0
     return [
         name,
         precision,
-        f"{formatted(found['pytorch'])} ({found['way']})",
+        f"{formatted(found.pytorch)} ({found.way})",
         f"{formatted(shared[most])} ({most})" if most else "–",
-        f"{formatted(best)} ({count} slots)",
-        f"{best / found['pytorch']:.1f}×",
-        f"{best / shared[most]:.1f}×" if most else "–",
-        "; ".join(f"{slots}: {formatted(rate)}" for slots, rate in slots.items()),
+        f"{formatted(found.levelfield)} ({found.slots} slots)",
+        f"{found.levelfield / found.pytorch:.1f}×",
+        f"{found.levelfield / shared[most]:.1f}×" if most else "–",
     ]
 
 
@@ -260,7 +264,6 @@ GPU_HEADINGS = [
     "levelfield trial-steps/s",
     "ratio",
     "to several processes",
-    "slots: trial-steps/s",
 ]
 
 
@@ -272,6 +275,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
     parser.add_argument("--training-only", action="store_true", help="on a CPU: skip evaluation, which takes long")
     parser.add_argument("--precisions", default="bfloat16,tf32", help="on a GPU: comma-separated")
+    parser.add_argument("--slots", type=int, help="on a GPU: default: the fastest number on an H200")
     parser.add_argument("--processes", default="4,8", help="on a GPU: PyTorch's, under MPS; 0 for none")
     parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows, to continue a run that was cut off")
@@ -292,13 +296,13 @@ def main() -> None:
         machine = f"{jax.local_device_count()} × {jax.local_devices()[0].device_kind}, {os.cpu_count()} cores"
     print(machine := f"{machine}, jax {jax.__version__}, torch {torch.__version__}", flush=True)
     data = "random data" if arguments.random_data else "real data"
-    given = f"{rounds} × {seconds} s, {processes or arguments.training_only}, {data}"
+    given = f"{rounds} × {seconds} s, {processes or arguments.training_only}, {arguments.slots} slots, {data}"
     rows = Rows(GPU_HEADINGS if on_gpu else CPU_HEADINGS, arguments.rows, f"{machine}, {given}")
     if on_gpu:
         if missing := [case for case in cases if not rows.has(", ".join(case))]:
-            compile_all(missing)
+            compile_all(missing, arguments.slots)
         for name, precision in cases:
-            measure = functools.partial(row_on_gpu, name, precision, rounds, seconds, processes)
+            measure = functools.partial(row_on_gpu, name, precision, arguments.slots, rounds, seconds, processes)
             rows.add(f"{name}, {precision}", measure)
     else:
         for name in names:

@@ -67,6 +67,14 @@ def test_a_kernel_computes_what_xla_computes(slots, images, side, channels, feat
     assert_close(jax.jit(ours)(*arguments), jax.jit(xla)(*arguments))
 
 
+def test_the_number_of_slots_changes_gradients_of_kernels_by_rounding_only():
+    """With more slots, the batch is cut into fewer parts."""
+    x, dy = arrays(*[(70, 5, 4, 4, 16)] * 2)
+    expected = jax.jit(kernels.kernel_gradient_reference)(x, dy)
+    for slots in (1, 20, 70):
+        assert_close(kernels.kernel_gradient(x[:slots], dy[:slots]), expected[:slots])
+
+
 @pytest.mark.parametrize(("slots", "images", "side", "features", "stride"), [(3, 3, 5, 16, 1), (2, 1, 6, 32, 2)])
 def test_tuned_kernels_in_bfloat16_err_by_rounding_only_and_keep_slots_apart(slots, images, side, features, stride):
     x, kernel, dy, *rest = arrays(

@@ -32,7 +32,7 @@ def test_gradients_of_products_are_those_of_jax(
     wide: int, rows: tuple[int, ...], inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products, "_WIDE", wide)
-    monkeypatch.setattr(products, "_LONG", wide)
+    monkeypatch.setattr(products, "_MANY_ROWS", wide)
     x, weights, factors = normal(3, *rows, inputs), normal(3, inputs, outputs), normal(3, *rows, outputs)
 
     def gradients(product: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:

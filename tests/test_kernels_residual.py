@@ -34,8 +34,8 @@ def results(function: Any, stream: Any, branch: Any, noise: Any, scale: Any, der
 
 @pytest.mark.parametrize("noisy", [True, False])
 @pytest.mark.parametrize(
-    "shape", [(2, 3, 5, 48), (3, 41, 16), (1, 1, 3), (2, 5, 200), (1, 8, 384)]
-)  # widths and rows that do not fill a tile
+    "shape", [(2, 3, 5, 48), (3, 41, 16), (1, 1, 3), (1, 5, 130), (2, 3, 450), (1, 8, 384)]
+)  # widths and rows that do not fill a tile, and rows of several pieces
 def test_the_kernels_compute_what_xla_computes(shape: tuple[int, ...], noisy: bool) -> None:
     given = arguments(*shape, noisy=noisy)
     assert relative_error(results(added_and_normalized, *given), results(reference, *given)) < 1e-5

@@ -14,7 +14,7 @@ from levelfield.kernels import pallas
 
 _SIDE = 64  # of the square that a program transposes
 _WIDE = 256  # with at least this many columns in both factors, products take longer than moving the factors
-_LONG = 4096  # with at least this many rows, transposing weights takes less than it saves
+_MANY_ROWS = 4096  # with these, transposing the weights takes less than it saves
 _TILE = 128  # rows and columns of a product that a GPU's processor computes at once
 _TILES = 864  # several for each processor of a large GPU, so that few are idle while the last ones compute
 _MOST_PARTS = 8  # of a sum: each one is stored
@@ -28,8 +28,8 @@ def batched_product(x: jax.Array, weights: jax.Array, dtype: Any) -> jax.Array:
     of the weights, which JAX would round to bfloat16.
     """
     inputs, outputs = weights.shape[1:]
-    if x.dtype == jnp.float32 and inputs > outputs >= _WIDE and math.prod(x.shape[1:-1]) >= _LONG:
-        # In TF32, long sums are faster if both factors are contiguous along them.
+    if x.dtype == jnp.float32 and inputs > outputs >= _WIDE and math.prod(x.shape[1:-1]) >= _MANY_ROWS:
+        # In TF32, sums over many inputs are faster if both factors are contiguous along them.
         return _einsum("n...i,noi->n...o", x, transposed(weights), dtype)
     return _einsum("n...i,nio->n...o", x, weights.astype(x.dtype), dtype)
 

@@ -33,7 +33,7 @@ class Tuning(NamedTuple):
 # would have too few programs to fill the GPU.
 _FORWARD = Tuning(tiles=2)
 _BACKWARD = Tuning(tiles=16)
-_PIECE = 128  # a row is cut into pieces of at least this many columns: only the last one is padded
+_PIECE = 128  # a row is cut into powers of two of at least this many columns, and a rest, which alone is padded
 
 
 def reference(
@@ -138,7 +138,8 @@ def backward(
 
     def kernel(*refs: Any) -> None:
         inputs, (statistics_ref, scale_ref, *output_refs, sums_ref) = refs[: len(given)], refs[len(given) :]
-        scales = [piece.load_columns(scale_ref) for piece in shape.tile(pallas.number(), 0).pieces]
+        columns = shape.tile(pallas.number(), 0).pieces  # those of all tiles of this program
+        scales = [piece.load_columns(scale_ref) for piece in columns]
 
         def compute(tile: _Tile, sums: list[jax.Array]) -> list[jax.Array]:
             mean, inverse = (tile.load_rows(statistics_ref, number)[:, None] for number in range(2))
@@ -157,7 +158,7 @@ def backward(
             return [total + (a * b).sum(0) for total, a, b in zip(sums, d, normal, strict=True)]
 
         sums = shape.for_tiles(compute, [jnp.zeros(size, jnp.float32) for _, size in shape.pieces])
-        for piece, total in zip(shape.tile(pallas.number(), 0).pieces, sums, strict=True):
+        for piece, total in zip(columns, sums, strict=True):
             pallas.store(sums_ref.at[pallas.number() * shape.width + piece.column], total, piece.in_width)
 
     outputs = [jax.ShapeDtypeStruct((total.size,), total.dtype)] * (whole + (noise is not None))

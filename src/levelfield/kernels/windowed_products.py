@@ -37,7 +37,7 @@ class Tuning(NamedTuple):
     loop: str = ""  # over the "rows" or the "blocks" of a window, to save registers; if empty, all is unrolled
     transposed: bool = False  # whether the right factor is stored transposed, as tensor cores want it in TF32
     ahead: bool = False  # whether a kernel's gradient loads the next tile before it multiplies one
-    parts: int = 4  # of the batch, for a kernel's gradient, with 64 slots; with fewer slots, up to four times as many
+    parts: int = 4  # of the batch, for a kernel's gradient with many slots; with fewer, it has more
     window_rows: int = 1  # that a program of a kernel's gradient holds
 
     def fitted(self, height: int, width: int, stride: int = 1) -> Tuning:

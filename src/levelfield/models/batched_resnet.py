@@ -31,7 +31,7 @@ class Activations(NamedTuple):
     @classmethod
     def of(cls, values: jax.Array, sums: jax.Array) -> Activations:
         """Take the statistics from the sums of the values and of their squares (slots, 2, channels)."""
-        mean, square = jnp.moveaxis(sums, 1, 0) * (sums.shape[0] * sums.shape[2] / values.size)
+        mean, square = jnp.moveaxis(sums, 1, 0) / (values.size // sums[:, 0].size)
         return cls(values, mean, jnp.maximum(square - jnp.square(mean), 0))  # rounding may make it negative
 
     @property

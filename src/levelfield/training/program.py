@@ -339,14 +339,17 @@ def with_or_without_kernels(own: Any, compiled: Callable[[], Any]) -> Any:
             return compiled()
 
 
+def _own_evaluate(workload: Workload, precision: Precision) -> Evaluate | None:
+    return workload.batched_evaluate(precision) if workload.batched_evaluate else None
+
+
 def _evaluate_of(workload: Workload, precision: Precision) -> Evaluate:
     """Return the function that evaluates all slots here: the workload's own, if it has one.
 
     Otherwise, a GPU evaluates one slot at a time, because many examples fill it and convolutions of one model are
     faster than grouped ones, but all slots side by side if the examples must be read in order.
     """
-    own = workload.batched_evaluate(precision) if workload.batched_evaluate else None
-    if own:
+    if own := _own_evaluate(workload, precision):
         return own
     if jax.default_backend() == "cpu" or workload.sequential:
         return jax.vmap(workload.evaluate, in_axes=(0, 0, None))
@@ -361,15 +364,10 @@ def metrics_of_slots(
     workload: Workload, precision: Precision, model: tuple[Any, Any], splits: Mapping[str, Any]
 ) -> Mapping[str, tuple[Any, Any]]:
     """Return the sum and the number of values of each metric on the splits in memory, for each slot."""
-    of_slots = _evaluate_of(workload, precision)
-
-    @jax.jit  # chunks of one shape share one trace
-    def each(model: tuple[Any, Any], batch: Any) -> Mapping[str, Any]:
-        return of_slots(*model, batch)
-
-    evaluate = functools.partial(each, model)
+    of_slots = jax.jit(_evaluate_of(workload, precision))  # chunks of one shape share one trace
+    evaluate = functools.partial(of_slots, *model)
     # Small chunks stay in a CPU's cache. A GPU wants large ones, but no larger than batches if all slots are in memory.
-    on_gpu = workload.batch_size if workload.batched_evaluate else _CHUNK_ON_GPU
+    on_gpu = workload.batch_size if _own_evaluate(workload, precision) else _CHUNK_ON_GPU
     size = 64 if jax.default_backend() == "cpu" else on_gpu
     return {
         f"{split}_{name}": total
@@ -395,10 +393,12 @@ def _totals_by_chunk(evaluate: Any, arrays: Any, size: int) -> Mapping[str, Any]
     leaves = jax.tree.leaves(arrays)
     if not leaves or len(leaves[0]) <= size:
         return _totals(evaluate(arrays))
-    size = -(-len(leaves[0]) // -(-len(leaves[0]) // size))
-    count, rest = divmod(len(leaves[0]), size)
-    chunks = jax.tree.map(lambda a: a[: count * size].reshape(count, size, *a.shape[1:]), arrays)
-    total = jax.tree.map(lambda sums: sums.sum(0), jax.lax.map(lambda chunk: _totals(evaluate(chunk)), chunks))
+    examples = len(leaves[0])
+    chunks = -(-examples // size)
+    size = -(-examples // chunks)
+    count, rest = divmod(examples, size)
+    whole = jax.tree.map(lambda a: a[: count * size].reshape(count, size, *a.shape[1:]), arrays)
+    total = jax.tree.map(lambda sums: sums.sum(0), jax.lax.map(lambda chunk: _totals(evaluate(chunk)), whole))
     if rest:
         values = evaluate(jax.tree.map(lambda a: a[-size:], arrays))
         total = jax.tree.map(jnp.add, total, _totals({name: value[:, -rest:] for name, value in values.items()}))
