@@ -145,6 +145,8 @@ def test_kernels_lower_for_cuda(model, dtype):
     batch = (images, jax.ShapeDtypeStruct((2, 256), jnp.int32))
     lowered = lowered_for_cuda(model.gradients(model.CLASSIFIER, dtype), params, state, batch, keys, {})
     assert lowered.count("triton") >= 2
+    of_one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    assert lowered_for_cuda(model.evaluation(model.CLASSIFIER), params, state, of_one).count("triton") >= 2
 
 
 @pytest.mark.gpu
