@@ -1,7 +1,8 @@
-"""The tables that the benchmarks print, row by row, and how to measure a row without spoiling the others."""
+"""The tables that the benchmarks print, row by row, how to measure a row without spoiling the others, and arguments."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import sys
@@ -66,6 +67,13 @@ class Rows:
         print(table(self._rows))
         if self._failed:
             sys.exit(f"failed: {', '.join(self._failed)}")
+
+
+def positive(text: str) -> int:
+    """Parse an argument that must be at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
+    return int(text)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # for everything that is not compiled
 import jax
 import jax.numpy as jnp
 import numpy as np
-from aligned import table
+from aligned import positive, table
 from data_sets import prepare
 from gpu import FASTEST
 from jax.experimental import topologies
@@ -201,7 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload")
     parser.add_argument("--precision", default="bfloat16", choices=("float32", "tf32", "bfloat16"))
-    parser.add_argument("--slots", type=int, help="default: what is fastest on an H200")
+    parser.add_argument("--slots", type=positive, help="default: what is fastest on an H200")
     parser.add_argument("--gpu", default="h200", choices=GPUS)
     parser.add_argument("--memory", type=float, default=4.2, help="TB/s; default: an H200's, measured")
     parser.add_argument("--evaluation", action="store_true", help="show a batch of an evaluation")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from aligned import Rows, isolated
+from aligned import Rows, isolated, positive
 from data_sets import prepare
 
 import levelfield as lf
@@ -94,14 +94,12 @@ def main() -> None:
     parser.add_argument("--studies", default="fashion_mini", help="comma-separated names")
     parser.add_argument("--pool", type=int, default=64)
     parser.add_argument("--steps", type=int, help="default: the study's")
-    parser.add_argument("--slots", type=int, help="default: as a run chooses them")
+    parser.add_argument("--slots", type=positive, help="default: as a run chooses them")
     parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"))
     parser.add_argument("--stretches", type=int, default=2)
     parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows, to continue a run that was cut off")
     arguments = parser.parse_args()
-    if arguments.slots is not None and arguments.slots < 1:
-        parser.error(f"--slots {arguments.slots}: expected at least 1")
     names = arguments.studies.split(",")
     prepare((lf.load_study(name).workload for name in names), random=arguments.random_data)
     rows = Rows(HEADINGS, arguments.rows, f"jax {jax.__version__}, {os.cpu_count()} cores")

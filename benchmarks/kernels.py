@@ -103,6 +103,8 @@ def distance(value: jax.Array, first: jax.Array) -> jax.Array:
 
 def tune(network: str, precision: str, kinds: str = "") -> Iterator[Any]:
     """Time a network's kernels, or those with ``kinds`` in their name, with many tunings."""
+    if network not in KERNELS or precision not in DTYPES:
+        raise SystemExit(f"tune {network} {precision}: expected one of {', '.join(KERNELS)}, and {' or '.join(DTYPES)}")
     measured = KERNELS[network](DTYPES[precision])
     calls = [
         (name, function, given, options)

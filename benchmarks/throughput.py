@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from aligned import Rows, isolated, needing
+from aligned import Rows, isolated, needing, positive
 from data_sets import prepare
 
 with needing("torch", "pip install '.[torch]'"):
@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="number of turns per contender")
     parser.add_argument("--training-only", action="store_true", help="on a CPU: skip evaluation, which takes long")
     parser.add_argument("--precisions", default="bfloat16,tf32", help="on a GPU: comma-separated")
-    parser.add_argument("--slots", type=int, help="on a GPU: default: the fastest number on an H200")
+    parser.add_argument("--slots", type=positive, help="on a GPU: default: the fastest number on an H200")
     parser.add_argument("--processes", default="4,8", help="on a GPU: PyTorch's, under MPS; 0 for none")
     parser.add_argument("--random-data", action="store_true", help="in the place of missing data sets")
     parser.add_argument("--rows", type=Path, help="a file that keeps the rows, to continue a run that was cut off")

@@ -344,13 +344,16 @@ def _own_evaluate(workload: Workload, precision: Precision) -> Evaluate | None:
 
 
 def _evaluate_of(workload: Workload, precision: Precision) -> Evaluate:
-    """Return the function that evaluates all slots here: the workload's own, if it has one.
+    """Return the function that evaluates all slots here: the workload's own, if it has one."""
+    return _own_evaluate(workload, precision) or _plain_evaluate(workload)
 
-    Otherwise, a GPU evaluates one slot at a time, because many examples fill it and convolutions of one model are
-    faster than grouped ones, but all slots side by side if the examples must be read in order.
+
+def _plain_evaluate(workload: Workload) -> Evaluate:
+    """Return the workload's ``evaluate`` for all slots.
+
+    A GPU evaluates one slot at a time, because many examples fill it and convolutions of one model are faster than
+    grouped ones, but all slots side by side if the examples must be read in order.
     """
-    if own := _own_evaluate(workload, precision):
-        return own
     if jax.default_backend() == "cpu" or workload.sequential:
         return jax.vmap(workload.evaluate, in_axes=(0, 0, None))
 
@@ -364,10 +367,10 @@ def metrics_of_slots(
     workload: Workload, precision: Precision, model: tuple[Any, Any], splits: Mapping[str, Any]
 ) -> Mapping[str, tuple[Any, Any]]:
     """Return the sum and the number of values of each metric on the splits in memory, for each slot."""
-    of_slots = jax.jit(_evaluate_of(workload, precision))  # chunks of one shape share one trace
-    evaluate = functools.partial(of_slots, *model)
+    own = _own_evaluate(workload, precision)
+    evaluate = functools.partial(jax.jit(own or _plain_evaluate(workload)), *model)  # chunks share one trace
     # Small chunks stay in a CPU's cache. A GPU wants large ones, but no larger than batches if all slots are in memory.
-    on_gpu = workload.batch_size if _own_evaluate(workload, precision) else _CHUNK_ON_GPU
+    on_gpu = workload.batch_size if own else _CHUNK_ON_GPU
     size = 64 if jax.default_backend() == "cpu" else on_gpu
     return {
         f"{split}_{name}": total
