@@ -47,18 +47,26 @@ def test_a_kernel_computes_what_xla_computes(slots, images, side, channels, feat
     )
     normalization = Normalization(rest[0] / 4, jnp.exp(rest[1]), *rest[2:])
 
+    next_normalization = Normalization(*arrays(*[(slots, features)] * 4, seed=1))
+
     def ours(x, kernel, residual, dy, normalization):
+        activated = functools.partial(kernels.activated_convolution, x, kernel, next_normalization)
         return (
             kernels.convolution(x, kernel, stride=stride, tuning=tuning),
             kernels.convolution(x, kernel, residual, stride=stride, tuning=tuning),
+            activated(stride=stride, tuning=tuning),
+            activated(residual, keep=True, stride=stride, tuning=tuning),
             kernels.input_gradient(dy, kernel, x, normalization, stride=stride, tuning=tuning),
             kernels.kernel_gradient(x, dy, stride=stride, tuning=tuning),
         )
 
     def xla(x, kernel, residual, dy, normalization):
+        activated = functools.partial(kernels.activated_convolution_reference, x, kernel, next_normalization)
         return (
             kernels.convolution_reference(x, kernel, stride=stride),
             kernels.convolution_reference(x, kernel, residual, stride=stride),
+            activated(stride=stride),
+            activated(residual, keep=True, stride=stride),
             kernels.input_gradient_reference(dy, kernel, x, normalization, stride=stride),
             kernels.kernel_gradient_reference(x, dy, stride=stride),
         )

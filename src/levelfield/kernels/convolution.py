@@ -1,8 +1,9 @@
 """Convolutions of many trials at once, with what batch normalization needs fused into them.
 
 ``convolution`` also adds a residual and sums its outputs and their squares, from which the next normalization gets its
-statistics. ``input_gradient`` applies the mask of the ReLU before the convolution, and sums what the gradient of the
-normalization before that needs.
+statistics. If these are known, as in an evaluation, ``activated_convolution`` normalizes its outputs itself.
+``input_gradient`` applies the mask of the ReLU before the convolution, and sums what the gradient of the normalization
+before that needs.
 
 Each function has a reference beside it, in XLA, with the same arguments. Images are (slots, images, height, width,
 channels), kernels are (slots, size, size, channels, features). An image is padded by half the kernel's size. A
@@ -50,13 +51,7 @@ def convolution(
 
     Also returns the sums of the outputs and of their squares (slots, 2, features), taken before rounding.
     """
-    if kernel.shape[1] != kernel.shape[2] or kernel.shape[1] % 2 == 0:
-        raise ValueError(f"kernels of {kernel.shape[1]}×{kernel.shape[2]} pixels: expected squares with odd sides")
-    slots, images, *shape, features = *x.shape, kernel.shape[-1]
-    height, width = shape[0] // stride, shape[1] // stride
-    tuning = (tuning or _tuning("forward", x, kernel, stride)).fitted(height, width)
-    axes = (forward_axis(kernel.shape[1], stride, group) for group in tuning.group)
-    layout = Layout(slots, images, tuple(shape), (height, width, features), *axes)
+    layout, tuning = _forward(x, kernel, stride, tuning)
 
     def finish(products: jax.Array, tile: Tile, refs: Sequence[Any]) -> Sequence[jax.Array]:
         at, mask = output_places(layout, tile)
@@ -66,10 +61,10 @@ def convolution(
         return products, products * products
 
     operands = [] if residual is None else [residual.reshape(-1)]
-    outputs = [jax.ShapeDtypeStruct((slots * images * height * width * features,), x.dtype)]
-    name = f"convolution_{shape[-1]}_{features}"
+    outputs = [jax.ShapeDtypeStruct((layout.size,), x.dtype)]
+    name = f"convolution_{x.shape[-1]}_{kernel.shape[-1]}"
     y, sums = product(name, x, kernel, layout, operands, outputs, finish, 2, tuning)
-    return y.reshape(slots, images, height, width, features), sums
+    return y.reshape(*x.shape[:2], *layout.output), sums
 
 
 def convolution_reference(
@@ -79,6 +74,70 @@ def convolution_reference(
     if residual is not None:
         y += residual.astype(jnp.float32)
     return y.astype(x.dtype), jnp.stack([y.sum((1, 2, 3)), jnp.square(y).sum((1, 2, 3))], 1)
+
+
+@functools.partial(jax.jit, static_argnames=("keep", "stride", "tuning"))
+def activated_convolution(
+    x: jax.Array,
+    kernel: jax.Array,
+    normalization: Normalization,
+    residual: jax.Array | None = None,
+    *,
+    keep: bool = False,
+    stride: int = 1,
+    tuning: Tuning | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Convolve images, add the residual if there is one, normalize, and apply ReLU.
+
+    Also returns what is normalized if it is to be kept.
+    """
+    layout, tuning = _forward(x, kernel, stride, tuning)
+    affine = jnp.stack(normalization.affine, 1)
+
+    def finish(products: jax.Array, tile: Tile, refs: Sequence[Any]) -> Sequence[jax.Array]:
+        at, mask = output_places(layout, tile)
+        if residual is not None:
+            products += pallas.load(refs[1].at[at], mask).astype(jnp.float32)
+        slope, offset = (refs[0][2 * tile.slot + i, :][None, :] for i in range(2))
+        stored = [jnp.maximum(products * slope + offset, 0.0), products]
+        for ref, values in zip(refs[len(operands) :], stored, strict=False):
+            pallas.store(ref.at[at], values, mask)
+        return ()
+
+    operands = [jnp.tile(affine, (1, 1, layout.copies)).reshape(-1, layout.features)]
+    operands += [] if residual is None else [residual.reshape(-1)]
+    outputs = [jax.ShapeDtypeStruct((layout.size,), x.dtype)] * (2 if keep else 1)
+    name = f"activated_convolution_{x.shape[-1]}_{kernel.shape[-1]}"
+    found = product(name, x, kernel, layout, operands, outputs, finish, 0, tuning)
+    activated, *kept = (array.reshape(*x.shape[:2], *layout.output) for array in found)
+    return activated, kept[0] if keep else None
+
+
+def activated_convolution_reference(
+    x: jax.Array,
+    kernel: jax.Array,
+    normalization: Normalization,
+    residual: jax.Array | None = None,
+    *,
+    keep: bool = False,
+    stride: int = 1,
+) -> tuple[jax.Array, jax.Array | None]:
+    y = convolve(x, kernel.astype(x.dtype), stride)
+    if residual is not None:
+        y += residual.astype(jnp.float32)
+    slope, offset = map(_wide, normalization.affine)
+    return jax.nn.relu(y * slope + offset).astype(x.dtype), y.astype(x.dtype) if keep else None
+
+
+def _forward(x: jax.Array, kernel: jax.Array, stride: int, tuning: Tuning | None) -> tuple[Layout, Tuning]:
+    """Return how the products of a convolution are laid out, and tuned."""
+    if kernel.shape[1] != kernel.shape[2] or kernel.shape[1] % 2 == 0:
+        raise ValueError(f"kernels of {kernel.shape[1]}×{kernel.shape[2]} pixels: expected squares with odd sides")
+    slots, images, *shape, features = *x.shape, kernel.shape[-1]
+    height, width = shape[0] // stride, shape[1] // stride
+    tuning = (tuning or _tuning("forward", x, kernel, stride)).fitted(height, width)
+    axes = (forward_axis(kernel.shape[1], stride, group) for group in tuning.group)
+    return Layout(slots, images, tuple(shape), (height, width, features), *axes), tuning
 
 
 @functools.partial(jax.jit, static_argnames=("stride", "tuning"))

@@ -80,6 +80,11 @@ class Layout(NamedTuple):
         return self.copies * self.output[2]
 
     @property
+    def size(self) -> int:
+        """Numbers in all outputs."""
+        return self.slots * self.groups * self.features
+
+    @property
     def window(self) -> int:
         """Numbers in a window."""
         return self.rows.window * self.columns.window * self.input[2]

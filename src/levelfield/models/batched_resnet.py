@@ -13,7 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from levelfield.kernels.convolution import Normalization, convolution, input_gradient, kernel_gradient
+from levelfield.kernels.convolution import (
+    Normalization,
+    activated_convolution,
+    convolution,
+    input_gradient,
+    kernel_gradient,
+)
 
 _EPSILON = 1e-5  # added to variances
 
@@ -40,51 +46,89 @@ class Activations(NamedTuple):
         return self.values.size // self.mean.size
 
     def normalization(self, parameters: Any) -> Normalization:
-        inverse = jax.lax.rsqrt(self.variance + _EPSILON)
-        return Normalization(self.mean, inverse, parameters["scale"], parameters["bias"])
+        return _normalization(parameters, {"mean": self.mean, "variance": self.variance})
 
-    def averaged(self, old: Any, decay: float | None) -> tuple[Activations, Any]:
-        """Return the activations and the updated running averages of a normalization, with the unbiased variance.
-
-        Without a decay, the averages stay as they are and become the statistics.
-        """
-        if decay is None:
-            return self._replace(**old), old
+    def averaged(self, old: Any, decay: float) -> Any:
+        """Return the updated running averages of a normalization, with the unbiased variance."""
         new = {"mean": self.mean, "variance": self.variance * (self.number / max(self.number - 1, 1))}
-        return self, jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, old, new)
+        return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, old, new)
 
 
-def forward(params: Any, state: Any, images: jax.Array, *, decay: float | None, dtype: Any) -> tuple[jax.Array, Any]:
-    """Return the logits (slots, examples, classes) and the state with the updated averages of the normalizations.
-
-    Without a decay, it normalizes by the averages, as evaluations do.
-    """
+def forward(params: Any, state: Any, images: jax.Array, *, decay: float, dtype: Any) -> tuple[jax.Array, Any]:
+    """Return the logits (slots, examples, classes) and the state with the updated averages of the normalizations."""
     stages, old = params["Stages_0"], state["batch_stats"]["Stages_0"]
     x = first_convolution(images.astype(dtype), params["Conv_0"]["kernel"])
     averages = {}
-    for name in (f"Basic_{number}" for number in range(sum(key.startswith("Basic_") for key in stages))):
+    for name in _blocks(stages):
         x, averages[name] = _block(x, stages[name], old[name], decay)
-    x, averages["BatchNorm_0"] = x.averaged(old["BatchNorm_0"], decay)
-    features = _channels_last(normalized(x, stages["BatchNorm_0"])).mean((2, 3))
-    dense = stages["Dense_0"]
-    logits = jnp.einsum("snc,sck->snk", features, dense["kernel"]) + dense["bias"][:, None]
+    averages["BatchNorm_0"] = x.averaged(old["BatchNorm_0"], decay)
+    logits = _logits(_channels_last(normalized(x, stages["BatchNorm_0"])), stages["Dense_0"])
     return logits, {"batch_stats": {"Stages_0": averages}}
 
 
-def _block(inputs: Activations, params: Any, old: Any, decay: float | None) -> tuple[Activations, Any]:
+def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Activations, Any]:
     """Compute a ``resnet.Basic`` block; return its outputs and the averages of its normalizations."""
-    kernel, averages = params["Conv_0"]["kernel"], {}
-    inputs, averages["BatchNorm_0"] = inputs.averaged(old["BatchNorm_0"], decay)
+    kernel = params["Conv_0"]["kernel"]
     if "projection" in params:
-        # The projection reads what the center of the first convolution reads: computed together, they load it once.
-        centered = jnp.pad(params["projection"]["kernel"], ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
-        both = normalized_convolution(inputs, params["BatchNorm_0"], jnp.concatenate([kernel, centered], -1), None, 2)
+        both = normalized_convolution(inputs, params["BatchNorm_0"], _with_projection(params), None, 2)
         inner = Activations(*(array[..., : kernel.shape[-1]] for array in both))
         bypass = both.values[..., kernel.shape[-1] :]
     else:
         inner, bypass = normalized_convolution(inputs, params["BatchNorm_0"], kernel, None, 1), inputs.values
-    inner, averages["BatchNorm_1"] = inner.averaged(old["BatchNorm_1"], decay)
+    averages = {
+        "BatchNorm_0": inputs.averaged(old["BatchNorm_0"], decay),
+        "BatchNorm_1": inner.averaged(old["BatchNorm_1"], decay),
+    }
     return normalized_convolution(inner, params["BatchNorm_1"], params["Conv_1"]["kernel"], bypass, 1), averages
+
+
+def evaluated(params: Any, state: Any, images: jax.Array) -> tuple[jax.Array, Any]:
+    """Return the same, normalized by the averages, which stay as they are.
+
+    As the statistics are known, each convolution already normalizes its outputs, and applies the next ReLU.
+    """
+    stages, averages = params["Stages_0"], state["batch_stats"]["Stages_0"]
+    blocks = _blocks(stages)
+    kernel = _in_fours(params["Conv_0"]["kernel"], 3)
+    of_inputs = [_normalization(stages[name]["BatchNorm_0"], averages[name]["BatchNorm_0"]) for name in blocks]
+    of_inputs.append(_normalization(stages["BatchNorm_0"], averages["BatchNorm_0"]))
+    activated, x = activated_convolution(_in_fours(images, 4), kernel, of_inputs[0], keep=True)
+    for name, following in zip(blocks, of_inputs[1:], strict=True):
+        block = stages[name]
+        kernel, normalization = (
+            block["Conv_0"]["kernel"],
+            _normalization(block["BatchNorm_1"], averages[name]["BatchNorm_1"]),
+        )
+        if "projection" in block:
+            both, _ = convolution(activated, _with_projection(block), stride=2)
+            inner, x = _activated(both[..., : kernel.shape[-1]], normalization), both[..., kernel.shape[-1] :]
+        else:
+            inner, _ = activated_convolution(activated, kernel, normalization)
+        activated, x = activated_convolution(inner, block["Conv_1"]["kernel"], following, x, keep=True)
+    return _logits(activated, stages["Dense_0"]), state
+
+
+def _blocks(stages: Any) -> list[str]:
+    """Return the names of the blocks, in their order."""
+    return [f"Basic_{number}" for number in range(sum(name.startswith("Basic_") for name in stages))]
+
+
+def _with_projection(block: Any) -> jax.Array:
+    """Return the kernels of a block's first convolution and of its projection as one.
+
+    The projection reads what the center of the convolution reads: computed together, they load it once.
+    """
+    centered = jnp.pad(block["projection"]["kernel"], ((0, 0), (1, 1), (1, 1), (0, 0), (0, 0)))
+    return jnp.concatenate([block["Conv_0"]["kernel"], centered], -1)
+
+
+def _logits(activated: jax.Array, dense: Any) -> jax.Array:
+    return jnp.einsum("snc,sck->snk", activated.mean((2, 3)), dense["kernel"]) + dense["bias"][:, None]
+
+
+def _normalization(parameters: Any, statistics: Any) -> Normalization:
+    inverse = jax.lax.rsqrt(statistics["variance"] + _EPSILON)
+    return Normalization(statistics["mean"], inverse, parameters["scale"], parameters["bias"])
 
 
 # Gradients are written by hand: those of a normalization include how its statistics depend on its input, so the

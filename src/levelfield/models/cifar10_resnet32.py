@@ -7,11 +7,10 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from levelfield.kernels import pallas
 from levelfield.models.augmentation import pad_crop_flip, standardize
-from levelfield.models.batched_resnet import forward
+from levelfield.models.batched_resnet import evaluated, forward
 from levelfield.models.image_classifier import Classifier
 from levelfield.models.layers import BatchNorm
 from levelfield.models.resnet import Basic, Stages, convolution
@@ -55,4 +54,4 @@ def gradients(classifier: Classifier, dtype: Any) -> Gradients:
 
 def evaluation(classifier: Classifier) -> Evaluate:
     """Return ``evaluate`` for many trials of this network at once, in float32 with products in TF32."""
-    return classifier.batched_evaluate(functools.partial(forward, decay=None, dtype=jnp.float32))
+    return classifier.batched_evaluate(evaluated)
