@@ -2,10 +2,10 @@
 
     python benchmarks/end_to_end.py [--studies fashion_mini] [--pool 64] [--steps S] [--slots 32] [--precision bfloat16]
 
-A run trains the last optimizer of a study with an empty store in memory. Compilation is not counted: each program is
+A run trains one optimizer of a study with an empty store in memory. Compilation is not counted: each program is
 compiled before the clock starts. "training alone" is the rate of the same program without evaluation, over --stretches
 evaluation intervals, measured before and after the run. With --rows FILE, a run that was cut off continues with the
-studies that are missing. Download the data sets first, or measure with --random-data, which changes what is learned but
+rows that are missing. Download the data sets first, or measure with --random-data, which changes what is learned but
 not the speed, as long as few trials diverge.
 """
 
@@ -30,20 +30,33 @@ from levelfield.store import Store
 from levelfield.training.program import Program, program
 
 
-def alone(compiled: Program, study: lf.Study, optimizer: str, stretches: int, *, evaluate: bool = False) -> float:
-    """Return the trial-steps per second of full slots."""
-    search, slots = Search(study, optimizer), compiled.slots
-    points = [search.point(index) for index in range(slots)]
-    seeds = np.array([point.seed for point in points], np.uint32)
-    numbers = {name: np.array([point.hyperparameters[name] for point in points]) for name in compiled.job.traced}
-    held = compiled.fill(compiled.empty(), np.ones(slots, bool), seeds, numbers)
-    held, _ = compiled.advance(held)  # warm up
-    jax.block_until_ready(held)
-    begun = time.perf_counter()
-    for _ in range(stretches):
-        held = compiled.advance(held)[0] if evaluate else compiled.train(held)
-    jax.block_until_ready(held)
-    return stretches * slots * min(study.eval_interval, study.steps) / (time.perf_counter() - begun)
+class Trials:
+    """Trials that fill all slots of a program, without a store."""
+
+    def __init__(self, compiled: Program, study: lf.Study, optimizer: str) -> None:
+        self._program, self._steps = compiled, compiled.slots * min(study.eval_interval, study.steps)
+        search, slots = Search(study, optimizer), compiled.slots
+        points = [search.point(index) for index in range(slots)]
+        seeds = np.array([point.seed for point in points], np.uint32)
+        numbers = {name: np.array([point.hyperparameters[name] for point in points]) for name in compiled.job.traced}
+        held = compiled.fill(compiled.empty(), np.ones(slots, bool), seeds, numbers)
+        self._held, _ = compiled.advance(held)  # warm up
+
+    def training_rate(self, stretches: int) -> float:
+        """Return the trial-steps per second without evaluations."""
+        jax.block_until_ready(self._held)
+        begun = time.perf_counter()
+        for _ in range(stretches):
+            self._held = self._program.train(self._held)
+        jax.block_until_ready(self._held)
+        return stretches * self._steps / (time.perf_counter() - begun)
+
+    def evaluation_seconds(self, times: int = 3) -> float:
+        """Return how long an evaluation of all slots takes."""
+        begun = time.perf_counter()
+        for _ in range(times):
+            self._program.evaluate(self._held)
+        return (time.perf_counter() - begun) / times
 
 
 def row(study: lf.Study, optimizer: str, slots: int | None, stretches: int) -> list[str]:
@@ -54,36 +67,41 @@ def row(study: lf.Study, optimizer: str, slots: int | None, stretches: int) -> l
     choosing = time.perf_counter() - begun
     compiled = program(job(study, optimizer), count)
     compiling = time.perf_counter() - begun - choosing
-    before = alone(compiled, study, optimizer, stretches)
-    evaluated = alone(compiled, study, optimizer, stretches, evaluate=True)
+    alone = Trials(compiled, study, optimizer)
+    before, evaluation = alone.training_rate(stretches), alone.evaluation_seconds()
     with Store.open("sqlite://") as store:
         begun = time.perf_counter()
         run(study, store, executor)
         seconds = time.perf_counter() - begun
         trials = store.trials(study.identity(optimizer))
         steps = sum(int(trial.curve.steps[-1]) for trial in trials)
-    bare = (before + alone(compiled, study, optimizer, stretches)) / 2
+    rate = (before + alone.training_rate(stretches)) / 2
+    training = compiled.slots * min(study.eval_interval, study.steps) / rate  # until an evaluation
     return [
         study.workload,
+        optimizer,
         study.precision,
         f"{compiled.slots} ({choosing:.0f} s)",
         f"{compiling:.0f} s",
-        *(f"{rate:,.1f}" for rate in (bare, evaluated, steps / seconds)),
-        f"{1 - evaluated / bare:.1%}",
-        f"{1 - steps / seconds / bare:.1%}",
+        f"{rate:,.1f}",
+        f"{steps / seconds:,.1f}",
+        f"{1e3 * evaluation / compiled.slots:.2f} ms",
+        f"{evaluation / (training + evaluation):.1%}",
+        f"{1 - steps / seconds / rate:.1%}",
         f"{len(trials)}, {seconds:.0f} s",
     ]
 
 
 HEADINGS = [
     "workload",
+    "optimizer",
     "precision",
     "slots (chosen in)",
     "compilation",
     "training alone",
-    "with evaluation",
     "whole run",
-    "evaluation",
+    "evaluation, per trial",
+    "its share",
     "overhead in all",
     "trials, in",
 ]
@@ -92,6 +110,7 @@ HEADINGS = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", default="fashion_mini", help="comma-separated names")
+    parser.add_argument("--optimizers", help="comma-separated, or 'all'; default: each study's last")
     parser.add_argument("--pool", type=int, default=64)
     parser.add_argument("--steps", type=int, help="default: the study's")
     parser.add_argument("--slots", type=positive, help="default: as a run chooses them")
@@ -105,12 +124,15 @@ def main() -> None:
     rows = Rows(HEADINGS, arguments.rows, f"jax {jax.__version__}, {os.cpu_count()} cores")
     for name in names:
         full = lf.load_study(name)
-        optimizer = list(full.optimizers)[-1]
-        changes = {"steps": arguments.steps, "pool": arguments.pool, "trials": 1, "precision": arguments.precision}
-        study = full.only([optimizer]).replace(**changes)
-        given = f"{arguments.slots or 'measured'} slots, {study.pool} × {study.steps} steps, {study.precision}"
-        measure = functools.partial(isolated, row, study, optimizer, arguments.slots, arguments.stretches)
-        rows.add(f"{name}, {given}", measure)
+        optimizers = list(full.optimizers)
+        if arguments.optimizers != "all":
+            optimizers = arguments.optimizers.split(",") if arguments.optimizers else optimizers[-1:]
+        for optimizer in optimizers:
+            changes = {"steps": arguments.steps, "pool": arguments.pool, "trials": 1, "precision": arguments.precision}
+            study = full.only([optimizer]).replace(**changes)
+            given = f"{arguments.slots or 'measured'} slots, {study.pool} × {study.steps} steps, {study.precision}"
+            measure = functools.partial(isolated, row, study, optimizer, arguments.slots, arguments.stretches)
+            rows.add(f"{name}, {optimizer}, {given}", measure)
     rows.finish()
 
 

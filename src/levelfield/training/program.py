@@ -265,8 +265,7 @@ class Program:
         begun = self._device_clock()
         held = jax.block_until_ready(self.train(held))
         self.step_seconds = (self._device_clock() - begun) / (self.slots * min(self.job.eval_interval, self.job.steps))
-        params = self._weights(held) if self._weights else held.params
-        return held, self._common.evaluate((params, held.state))
+        return held, self.evaluate(held)
 
     def train(self, held: Slot) -> Slot:
         """Train every slot to its next evaluation, without evaluating it."""
@@ -277,6 +276,11 @@ class Program:
             jax.block_until_ready(held.step)  # otherwise batches would pile up on the device
             held = self._train(held, coming)
         return held
+
+    def evaluate(self, held: Slot) -> np.ndarray:
+        """Return the metrics of all slots (slots × metrics)."""
+        params = self._weights(held) if self._weights else held.params
+        return self._common.evaluate((params, held.state))
 
     def _device_clock(self) -> float:
         """Return the seconds that a device has had for its work.
