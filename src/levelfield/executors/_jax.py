@@ -34,6 +34,7 @@ from levelfield.training.program import (
     load_data,
     out_of_memory,
     program,
+    start_devices,
     use_every_core,
 )
 from levelfield.training.slots import train
@@ -51,6 +52,7 @@ class JaxExecutor:
         check_slots(slots)
         use_every_core()
         keep_programs()
+        start_devices()
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[tuple[Workload, int | None], float] = {}
         self._measured: dict[tuple[str, int], int] = {}  # (what is measured, most slots) → slots

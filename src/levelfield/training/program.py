@@ -11,8 +11,10 @@ import functools
 import math
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import perf_counter, process_time
 from typing import Any
 
@@ -76,6 +78,19 @@ def keep_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+
+
+def start_devices() -> None:
+    """Start JAX's devices in another thread.
+
+    A GPU takes more than a second to reserve its memory. In this time, a run can import packages and trace functions.
+    """
+
+    def start() -> None:
+        with suppress(Exception):  # the caller will see it when it uses the devices
+            jax.device_put(0.0)
+
+    threading.Thread(target=start).start()
 
 
 def check_accelerator() -> None:
