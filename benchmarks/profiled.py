@@ -26,7 +26,7 @@ from data_sets import prepare
 from gpu import device_events
 from throughput import Slots
 
-from levelfield.training.program import keep_programs
+from levelfield.training.devices import keep_programs
 from levelfield.workload import Precision
 from levelfield.workloads import get_workload
 

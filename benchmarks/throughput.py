@@ -48,7 +48,8 @@ from gpu import FASTEST
 from torch_trials import STRETCH, GraphedTrial, TorchTrial, fastest, use_fast_products
 
 from levelfield.rules import get_rule
-from levelfield.training.program import Program, keep_programs, program, use_every_core
+from levelfield.training.devices import keep_programs, use_every_core
+from levelfield.training.program import Program, program
 from levelfield.training.step import Job
 from levelfield.workload import Precision, Workload
 from levelfield.workloads import get_workload

@@ -39,7 +39,7 @@ def _jax() -> None:
     """Keep compiled programs: most of a short test is compilation."""
     import jax
 
-    from levelfield.training.program import use_every_core
+    from levelfield.training.devices import use_every_core
 
     use_every_core()
     jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache/jax"))

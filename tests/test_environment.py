@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from levelfield.errors import UsageError
-from levelfield.training.program import keep_programs
+from levelfield.training.devices import keep_programs
 
 _TRAIN = """
 import jax, levelfield as lf
@@ -64,8 +64,8 @@ def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: 
 
 _STARTED = """
 import jax.numpy, levelfield as lf
-from levelfield.training import program
-program.available_cores = lambda: 7
+from levelfield.training import devices
+devices.available_cores = lambda: 7
 jax.numpy.zeros(1)
 lf.compare(lf.load_study("quadratic").replace(trials=1, pool=1, steps=2).only(["momentum"]), "sqlite://")
 """

@@ -19,7 +19,8 @@ from levelfield.executors.base import Batch
 from levelfield.kernels import pallas
 from levelfield.search import Search
 from levelfield.training import speed
-from levelfield.training.program import out_of_memory, with_or_without_kernels
+from levelfield.training.devices import out_of_memory
+from levelfield.training.program import with_or_without_kernels
 from levelfield.training.step import plain_gradients
 from levelfield.trial import Progress
 from levelfield.workload import Precision

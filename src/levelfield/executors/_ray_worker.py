@@ -59,7 +59,7 @@ class Worker:
             os.environ["NPROC"] = str(self._cpus)  # XLA's number of threads
             flags = os.environ.get("XLA_FLAGS", "")
             os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={self._cpus}"
-        from levelfield.training.program import check_accelerator
+        from levelfield.training.devices import check_accelerator
 
         executor = LocalExecutor(self._slots, self._checkpoints)
         if not self._cpus:

@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from levelfield.rules import Rule
+from levelfield.training.devices import use_every_core
 from levelfield.training.options import evaluated_weights
-from levelfield.training.program import use_every_core
 
 Values = Mapping[str, Any]
 

@@ -8,13 +8,7 @@ one compilation serves every trial. Slots are spread over all local devices.
 from __future__ import annotations
 
 import functools
-import math
-import os
-import re
-import threading
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from time import perf_counter, process_time
 from typing import Any
 
@@ -24,9 +18,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from levelfield.data import Data, Pass, Stream
-from levelfield.environment import available_cores, cache_folder
-from levelfield.errors import UsageError
 from levelfield.kernels import pallas
+from levelfield.training.devices import out_of_memory
 from levelfield.training.feeds import Feeds
 from levelfield.training.options import evaluated_weights
 from levelfield.training.precision import products
@@ -35,77 +28,6 @@ from levelfield.workload import Evaluate, Precision, Workload
 
 _SPLIT, _WHOLE = PartitionSpec("slots"), PartitionSpec()
 _CHUNK_ON_GPU = 1024  # examples evaluated at once
-
-
-def use_every_core() -> None:
-    """Give JAX one CPU device per core, because slots on separate devices use the cores best.
-
-    Has no effect if the user has chosen a number, or after JAX has started, which fixes its devices.
-    """
-    chosen = getattr(jax.config, "jax_num_cpu_devices", -1) >= 0
-    if chosen or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return
-    cores = available_cores()
-    try:
-        jax.config.update("jax_num_cpu_devices", cores)
-    except RuntimeError:
-        if jax.default_backend() == "cpu" and (devices := jax.local_device_count()) < cores:
-            warnings.warn(
-                f"JAX has started with {devices} of {cores} cores, so training is slower than it could be; let "
-                f"levelfield train before you use JAX, or set the environment variable JAX_NUM_CPU_DEVICES={cores}",
-                stacklevel=2,
-            )
-
-
-def keep_programs() -> None:
-    """Keep compiled programs in the cache, so that another run of a study starts training at once.
-
-    Several processes may share the folder. An entry that cannot be read or written only costs the compilation.
-    """
-    folder = cache_folder()
-    chosen = getattr(jax.config, "jax_compilation_cache_dir", None)  # the user may have set it for JAX
-    if folder is None or chosen:
-        return
-    programs = folder / "programs"
-    try:
-        programs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if os.environ.get("LEVELFIELD_CACHE"):
-            expected = "expected a folder that can be written, or 'off'"
-            raise UsageError(f"LEVELFIELD_CACHE = {str(folder)!r}: {expected} ({error.strerror})") from None
-        return
-    jax.config.update("jax_compilation_cache_dir", str(programs))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-
-
-def start_devices() -> None:
-    """Start JAX's devices in another thread.
-
-    A GPU takes more than a second to reserve its memory. In this time, a run can import packages and trace functions.
-    """
-
-    def start() -> None:
-        with suppress(Exception):  # the caller will see it when it uses the devices
-            jax.device_put(0.0)
-
-    threading.Thread(target=start).start()
-
-
-def check_accelerator() -> None:
-    """Raise if JAX does not use this machine's GPU."""
-    if jax.default_backend() == "cpu":
-        raise UsageError("JAX does not use the GPU; install it with: pip install 'levelfield[cuda]'")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, so that fewer slots may help.
-
-    They do not help if a kernel needs more of its processor's own memory than there is.
-    """
-    text = str(error)
-    return "RESOURCE_EXHAUSTED" in text and not re.search("(shared|tensor) memory", text, re.IGNORECASE)
 
 
 class _Common:
@@ -198,6 +120,8 @@ class Program:
         started = jax.vmap(functools.partial(start, job))
         self._held = common.shapes(jax.eval_shape(started, of(jnp.uint32), numbers, common.model))
         # Compile now, so that timing what follows measures training alone.
+        empty = functools.partial(jax.tree.map, lambda x: jnp.zeros(x.shape, x.dtype), self._held)
+        self._empty = jax.jit(empty, out_shardings=common.split).lower().compile()
         arguments = (self._held, of(jnp.bool), of(jnp.uint32), numbers, common.model)
         self._fill = jax.jit(fill, donate_argnums=0, out_shardings=common.split).lower(*arguments).compile()
         self._train = with_or_without_kernels(job.workload.batched, self._compiled)
@@ -219,7 +143,8 @@ class Program:
 
     def empty(self) -> Slot:
         """Return slots without trials."""
-        return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), self._held)
+        slots: Slot = self._empty()
+        return slots
 
     def fill(self, held: Slot, fresh: np.ndarray, seeds: np.ndarray, hyperparameters: Hyper) -> Slot:
         """Start trials in the slots where ``fresh`` is true; the others stay unchanged."""
@@ -321,11 +246,6 @@ class Program:
             return 0
         needed = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
         return int(needed - sizes.alias_size_in_bytes)
-
-
-def device_memory() -> float:
-    """Return the bytes of memory that each device has for itself; infinity if it does not say."""
-    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit") or math.inf
 
 
 @functools.lru_cache(maxsize=32)

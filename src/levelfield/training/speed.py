@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from levelfield.files import replacing
-from levelfield.training.program import Program, device_memory, out_of_memory
+from levelfield.training.devices import device_memory, out_of_memory
+from levelfield.training.program import Program
 from levelfield.training.step import Job
 
 _STEPS = 50  # trained at once
