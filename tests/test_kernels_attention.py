@@ -55,6 +55,37 @@ def test_in_bfloat16_the_kernels_err_by_rounding_only() -> None:
     assert 1e-4 < relative_error(actual, results(reference, 2, *wide)) < 0.02
 
 
+def attending_to_themselves(length: int) -> tuple[jax.Array, jax.Array]:
+    """Return arguments of positions whose keys are like their queries."""
+    projected, derivative = arguments(1, 1, length, 32)
+    queries = 2 * projected[..., :32]
+    return projected.at[..., :64].set(jnp.concatenate([queries, queries], -1)), derivative
+
+
+def test_rounding_does_not_spoil_gradients_if_each_position_attends_to_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Products round their factors to TF32 here, as on a GPU, and so must the sums that have to agree with them."""
+    projected, derivative = attending_to_themselves(64)
+
+    def gradient() -> jax.Array:
+        kept = forward.__wrapped__(projected, 1)  # not what other tests have traced
+        return backward.__wrapped__(derivative, projected, *kept, 1)[..., :64]
+
+    exact, dot, rounded = gradient(), pallas.dot, pallas.in_tf32
+    monkeypatch.setattr(pallas, "dot", lambda a, b, **how: dot(rounded(a), rounded(b), **how))
+    spoiled = relative_error(gradient(), exact)
+    monkeypatch.setattr(pallas, "factor", lambda x, dtype: rounded(x))
+    assert relative_error(gradient(), exact) < 5e-3 < spoiled
+
+
+def test_numbers_are_rounded_to_tf32() -> None:
+    numbers = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    np.testing.assert_array_equal(pallas.in_tf32(numbers), jax.lax.reduce_precision(numbers, 8, 10))
+    special = jnp.array([jnp.nan, jnp.inf, -jnp.inf, 0, 1 + 2**-11, 1 + 3 * 2**-11])
+    np.testing.assert_array_equal(pallas.in_tf32(special), [jnp.nan, jnp.inf, -jnp.inf, 0, 1, 1 + 2**-9])
+
+
 def test_large_scores_do_not_overflow() -> None:
     projected, derivative = arguments(1, 1, 70, 16)
     found = results(attention, 1, 300 * projected, derivative)
@@ -95,3 +126,13 @@ def test_on_a_gpu_the_kernels_compute_causal_attention(dtype: Any, tolerance: fl
     with jax.default_matmul_precision("highest"):
         expected = results(reference, 6, *(array.astype(jnp.float32) for array in given))
     assert relative_error(results(attention, 6, *given), expected) < tolerance
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_rounding_does_not_spoil_gradients_if_each_position_attends_to_itself() -> None:
+    if not pallas.available():
+        pytest.skip("there is no GPU with kernels")
+    given = attending_to_themselves(256)
+    with jax.default_matmul_precision("highest"):
+        expected = results(reference, 1, *given)
+    assert relative_error(results(attention, 1, *given), expected) < 5e-3

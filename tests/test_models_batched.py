@@ -23,12 +23,19 @@ def trials(classifier, seed=0, examples=EXAMPLES):
     """Return the arguments of ``gradients`` for trials with random parameters, images and labels."""
     keys = jax.random.split(jax.random.key(seed), SLOTS)
     params, state = jax.vmap(classifier.init)(keys)
-    # Scales unlike 1 and biases unlike 0: otherwise errors could hide.
-    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    params = perturbed(params)
     generator = np.random.default_rng(seed)
     images = generator.integers(0, 256, (SLOTS, examples, *classifier.shape), dtype=np.uint8)
     labels = generator.integers(0, 10, (SLOTS, examples), dtype=np.int32)
     return params, state, (images, labels), keys
+
+
+def perturbed(params):
+    """Move parameters, so that scales are not 1 and biases not 0: otherwise errors could hide."""
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    moved = [p + 0.1 * jax.random.normal(key, p.shape) for key, p in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, moved)
 
 
 def plain_gradients(classifier):
@@ -175,7 +182,7 @@ def texts(language, sequences, seed=0):
     """Return the arguments of ``gradients`` for trials with random parameters and characters."""
     keys = jax.random.split(jax.random.key(seed), SLOTS)
     params, _ = jax.vmap(language.init)(keys)
-    params = jax.tree.map(lambda p: p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape), params)
+    params = perturbed(params)
     shape = (SLOTS, sequences, language.net.length + 1)
     characters = np.random.default_rng(seed).integers(0, language.net.characters, shape, dtype=np.uint8)
     return params, (), characters, keys, {}

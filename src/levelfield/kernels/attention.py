@@ -6,6 +6,11 @@ that none of them is copied. Along the width, the numbers of each head are conti
 
 A program holds a block of one head's queries, or of its keys and values, and loops over the blocks of the others. The
 gradient computes the scores again, with the logarithm of the sum of the exponentials in each row.
+
+The derivative of a score is a difference: the product of the output's derivative with a value, minus its product with
+the mean of the values. It is small if a position attends to almost only one value. Then little is left but rounding,
+unless both products round alike: so the derivative is rounded before both of them, and the shares of which the mean is
+made add up to 1 after rounding.
 """
 
 from __future__ import annotations
@@ -120,9 +125,9 @@ def _forward_kernel(shape: _Shape, tuning: Tuning, projected: Any, attended: Any
         key, value = (part.load(projected, first, tuning.others, which) for which in (1, 2))
         scores = part.masked(pallas.dot(query, key, transposed=True), part.first, first)
         new = jnp.maximum(largest, scores.max(1))
-        powers, kept = jnp.exp2(scores - new[:, None]), jnp.exp2(largest - new)
-        sums = sums * kept[:, None] + pallas.dot(powers.astype(value.dtype), value)
-        return sums, new, total * kept + powers.sum(1)
+        powers, kept = pallas.factor(jnp.exp2(scores - new[:, None]), value.dtype), jnp.exp2(largest - new)
+        sums = sums * kept[:, None] + pallas.dot(powers, value)
+        return sums, new, total * kept + powers.astype(jnp.float32).sum(1)
 
     empty = jnp.zeros((tuning.own, shape.size), jnp.float32)
     lowest, zero = jnp.full(tuning.own, _NEVER, jnp.float32), jnp.zeros(tuning.own, jnp.float32)
@@ -165,7 +170,7 @@ def _backward_kernel(
 
     def derivatives(first: Any, positions: int) -> tuple[jax.Array, jax.Array]:
         """Return the derivatives of the output, and what the softmax subtracts from the derivative of each score."""
-        d = part.load(derivative, first, positions)
+        d = pallas.factor(part.load(derivative, first, positions), derivative.dtype)
         return d, (d.astype(jnp.float32) * part.load(attended, first, positions).astype(jnp.float32)).sum(1)
 
     key, value = (part.load(projected, part.first, own, which) for which in (1, 2))

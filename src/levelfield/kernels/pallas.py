@@ -170,6 +170,19 @@ def dot(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
     return triton.dot(a, b, trans_b=transposed, precision=jax.lax.Precision.DEFAULT)
 
 
+def factor(x: jax.Array, dtype: Any) -> jax.Array:
+    """Round numbers as products round their factors, for sums that must agree with a product."""
+    return x.astype(dtype) if dtype != jnp.float32 or interpreted() else in_tf32(x)
+
+
+def in_tf32(x: jax.Array) -> jax.Array:
+    """Round numbers in float32 to TF32, which has 10 bits after the first one; ties go to even numbers."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    bits += 0xFFF + ((bits >> 13) & 1)
+    rounded = jax.lax.bitcast_convert_type(bits & ~0x1FFF, jnp.float32)
+    return jnp.where(x == x, rounded, x)  # the bits of NaN would overflow
+
+
 def part(start: int, size: int) -> Any:
     """Return a slice of a reference."""
     return pallas.ds(start, size)
