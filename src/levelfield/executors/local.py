@@ -47,9 +47,9 @@ class LocalExecutor:
 
     @functools.cached_property
     def _jax(self) -> Executor:
-        from levelfield.training import devices
+        from levelfield.training.devices import start_devices
 
-        devices.start()  # now, because the next import takes a while, too
+        start_devices()  # now, because the next import takes a while, too
         from levelfield.executors._jax import JaxExecutor
 
         return JaxExecutor(self.slots, self.checkpoints)

@@ -83,9 +83,9 @@ def _block(inputs: Activations, params: Any, old: Any, decay: float) -> tuple[Ac
 
 
 def evaluated(params: Any, state: Any, images: jax.Array) -> tuple[jax.Array, Any]:
-    """Return the same, normalized by the averages, which stay as they are.
+    """Return the logits as in an evaluation, which normalizes by the averages, and the state, which stays as it is.
 
-    As the statistics are known, each convolution already normalizes its outputs, and applies the next ReLU.
+    As the averages are known, each convolution normalizes its own outputs and applies the next ReLU.
     """
     stages, averages = params["Stages_0"], state["batch_stats"]["Stages_0"]
     blocks = _blocks(stages)
@@ -94,11 +94,8 @@ def evaluated(params: Any, state: Any, images: jax.Array) -> tuple[jax.Array, An
     of_inputs.append(_normalization(stages["BatchNorm_0"], averages["BatchNorm_0"]))
     activated, x = activated_convolution(_in_fours(images, 4), kernel, of_inputs[0], keep=True)
     for name, following in zip(blocks, of_inputs[1:], strict=True):
-        block = stages[name]
-        kernel, normalization = (
-            block["Conv_0"]["kernel"],
-            _normalization(block["BatchNorm_1"], averages[name]["BatchNorm_1"]),
-        )
+        block, kernel = stages[name], stages[name]["Conv_0"]["kernel"]
+        normalization = _normalization(block["BatchNorm_1"], averages[name]["BatchNorm_1"])
         if "projection" in block:
             both, _ = convolution(activated, _with_projection(block), stride=2)
             inner, x = _activated(both[..., : kernel.shape[-1]], normalization), both[..., kernel.shape[-1] :]

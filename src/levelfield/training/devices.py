@@ -15,7 +15,7 @@ from levelfield.environment import available_cores, cache_folder
 from levelfield.errors import UsageError
 
 
-def start() -> None:
+def start_devices() -> None:
     """Start JAX's devices in another thread, with every core and with a cache of compiled programs.
 
     A GPU takes more than a second, most of it to reserve its memory. In this time, a run can import packages and trace
