@@ -29,34 +29,27 @@ from levelfield.search import Search
 from levelfield.store import Store
 from levelfield.training.program import Program, program
 
+_EVALUATIONS = 3
 
-class Trials:
-    """Trials that fill all slots of a program, without a store."""
 
-    def __init__(self, compiled: Program, study: lf.Study, optimizer: str) -> None:
-        self._program, self._steps = compiled, compiled.slots * min(study.eval_interval, study.steps)
-        search, slots = Search(study, optimizer), compiled.slots
-        points = [search.point(index) for index in range(slots)]
-        seeds = np.array([point.seed for point in points], np.uint32)
-        numbers = {name: np.array([point.hyperparameters[name] for point in points]) for name in compiled.job.traced}
-        held = compiled.fill(compiled.empty(), np.ones(slots, bool), seeds, numbers)
-        self._held, _ = compiled.advance(held)  # warm up
-
-    def training_rate(self, stretches: int) -> float:
-        """Return the trial-steps per second without evaluations."""
-        jax.block_until_ready(self._held)
-        begun = time.perf_counter()
-        for _ in range(stretches):
-            self._held = self._program.train(self._held)
-        jax.block_until_ready(self._held)
-        return stretches * self._steps / (time.perf_counter() - begun)
-
-    def evaluation_seconds(self, times: int = 3) -> float:
-        """Return how long an evaluation of all slots takes."""
-        begun = time.perf_counter()
-        for _ in range(times):
-            self._program.evaluate(self._held)
-        return (time.perf_counter() - begun) / times
+def alone(compiled: Program, study: lf.Study, optimizer: str, stretches: int) -> tuple[float, float]:
+    """Return the trial-steps per second of full slots without evaluations, and the seconds of an evaluation."""
+    search, slots = Search(study, optimizer), compiled.slots
+    points = [search.point(index) for index in range(slots)]
+    seeds = np.array([point.seed for point in points], np.uint32)
+    numbers = {name: np.array([point.hyperparameters[name] for point in points]) for name in compiled.job.traced}
+    held = compiled.fill(compiled.empty(), np.ones(slots, bool), seeds, numbers)
+    held, _ = compiled.advance(held)  # warm up
+    begun = time.perf_counter()
+    for _ in range(stretches):
+        held = compiled.train(held)
+    jax.block_until_ready(held)
+    trained = time.perf_counter()
+    for _ in range(_EVALUATIONS):
+        compiled.evaluate(held)
+    evaluated = time.perf_counter()
+    steps = stretches * slots * min(study.eval_interval, study.steps)
+    return steps / (trained - begun), (evaluated - trained) / _EVALUATIONS
 
 
 def row(study: lf.Study, optimizer: str, slots: int | None, stretches: int) -> list[str]:
@@ -67,15 +60,15 @@ def row(study: lf.Study, optimizer: str, slots: int | None, stretches: int) -> l
     choosing = time.perf_counter() - begun
     compiled = program(job(study, optimizer), count)
     compiling = time.perf_counter() - begun - choosing
-    alone = Trials(compiled, study, optimizer)
-    before, evaluation = alone.training_rate(stretches), alone.evaluation_seconds()
+    before, evaluation = alone(compiled, study, optimizer, stretches)
     with Store.open("sqlite://") as store:
         begun = time.perf_counter()
         run(study, store, executor)
         seconds = time.perf_counter() - begun
         trials = store.trials(study.identity(optimizer))
         steps = sum(int(trial.curve.steps[-1]) for trial in trials)
-    rate = (before + alone.training_rate(stretches)) / 2
+    after, _ = alone(compiled, study, optimizer, stretches)
+    rate = (before + after) / 2
     training = compiled.slots * min(study.eval_interval, study.steps) / rate  # until an evaluation
     return [
         study.workload,

@@ -134,5 +134,6 @@ def test_on_a_gpu_rounding_does_not_spoil_gradients_if_each_position_attends_to_
         pytest.skip("there is no GPU with kernels")
     given = attending_to_themselves(256)
     with jax.default_matmul_precision("highest"):
-        expected = results(reference, 1, *given)
-    assert relative_error(results(attention, 1, *given), expected) < 5e-3
+        _, expected = results(reference, 1, *given)
+    _, gradient = results(attention, 1, *given)
+    assert relative_error(gradient[..., :64], expected[..., :64]) < 5e-3  # of queries and keys

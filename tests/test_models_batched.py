@@ -116,6 +116,34 @@ def test_images_are_evaluated_at_once_as_for_each_trial(model, small_resnet, sma
     np.testing.assert_array_equal(got["error"], expected["error"])
 
 
+def assert_diverged_trials_have_no_finite_loss(model, classifier):
+    """Otherwise they would count as feasible."""
+    params, state, (images, labels), _ = trials(classifier)
+    evaluate, batch = jax.jit(model.evaluation(classifier)), (images[0], labels[0])
+    expected = evaluate(params, state, batch)["loss"]
+    broken = params | {"Conv_0": {"kernel": params["Conv_0"]["kernel"].at[1].set(jnp.nan)}}
+    cases = [(broken, state)]
+    if state:
+        cases.append((params, jax.tree.map(lambda average: average.at[1].set(jnp.nan), state)))
+    for case in cases:
+        loss = evaluate(*case, batch)["loss"]
+        assert np.isnan(loss[1]).all()
+        np.testing.assert_array_equal(loss[::2], expected[::2])
+
+
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_diverged_trials_have_no_finite_loss(model, small_resnet, small_cnn):
+    assert_diverged_trials_have_no_finite_loss(model, small_resnet if model is cifar10_resnet32 else small_cnn)
+
+
+@pytest.mark.gpu  # maxima pass over NaN on a GPU, but not in the interpreter
+@pytest.mark.parametrize("model", [cifar10_resnet32, fashion_mnist_cnn])
+def test_on_a_gpu_diverged_trials_have_no_finite_loss(model, small_resnet, small_cnn):
+    if not pallas.available():
+        pytest.skip("there is no GPU with kernels")
+    assert_diverged_trials_have_no_finite_loss(model, small_resnet if model is cifar10_resnet32 else small_cnn)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)])
 def test_the_layers_of_the_cnn_have_the_gradients_of_xla(dtype, tolerance):
     generator = np.random.default_rng(0)

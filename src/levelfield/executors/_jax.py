@@ -24,7 +24,7 @@ from levelfield.search import Search
 from levelfield.study import Study, digest, workload_of
 from levelfield.training.checkpoints import CheckpointFolder, Checkpoints
 from levelfield.training.checks import check_rule, check_workload, with_branches
-from levelfield.training.devices import device_memory, out_of_memory, start_devices
+from levelfield.training.devices import device_memory, keep_programs, out_of_memory, use_every_core
 from levelfield.training.gradients import gradient_scale as measure_gradient_scale
 from levelfield.training.parts import parts
 from levelfield.training.precision import products
@@ -42,7 +42,8 @@ class JaxExecutor:
 
     def __init__(self, slots: int | None = None, checkpoints: CheckpointFolder | None = None) -> None:
         check_slots(slots)
-        start_devices()
+        use_every_core()
+        keep_programs()
         self._slots, self._folder = slots, checkpoints
         self._scales: dict[tuple[Workload, int | None], float] = {}
         self._measured: dict[tuple[str, int], int] = {}  # (what is measured, most slots) → slots

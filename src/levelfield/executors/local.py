@@ -47,9 +47,6 @@ class LocalExecutor:
 
     @functools.cached_property
     def _jax(self) -> Executor:
-        from levelfield.training.devices import start_devices
-
-        start_devices()  # now, because the next import takes a while, too
         from levelfield.executors._jax import JaxExecutor
 
         return JaxExecutor(self.slots, self.checkpoints)

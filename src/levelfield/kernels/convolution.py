@@ -99,7 +99,9 @@ def activated_convolution(
         if residual is not None:
             products += pallas.load(refs[1].at[at], mask).astype(jnp.float32)
         slope, offset = (refs[0][2 * tile.slot + i, :][None, :] for i in range(2))
-        stored = [jnp.maximum(products * slope + offset, 0.0), products]
+        normalized = products * slope + offset
+        # A maximum would pass over NaN on a GPU, and hide that a trial has diverged.
+        stored = [jnp.where(normalized <= 0, 0.0, normalized), products]
         for ref, values in zip(refs[len(operands) :], stored, strict=False):
             pallas.store(ref.at[at], values, mask)
         return ()

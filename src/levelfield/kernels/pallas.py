@@ -171,7 +171,7 @@ def dot(a: jax.Array, b: jax.Array, *, transposed: bool = False) -> jax.Array:
 
 
 def factor(x: jax.Array, dtype: Any) -> jax.Array:
-    """Round numbers as products round their factors, for sums that must agree with a product."""
+    """Round numbers to what products keep of their factors, so that other sums can agree with a product."""
     return x.astype(dtype) if dtype != jnp.float32 or interpreted() else in_tf32(x)
 
 

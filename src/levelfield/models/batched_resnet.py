@@ -92,8 +92,10 @@ def evaluated(params: Any, state: Any, images: jax.Array) -> tuple[jax.Array, An
     kernel = _in_fours(params["Conv_0"]["kernel"], 3)
     of_inputs = [_normalization(stages[name]["BatchNorm_0"], averages[name]["BatchNorm_0"]) for name in blocks]
     of_inputs.append(_normalization(stages["BatchNorm_0"], averages["BatchNorm_0"]))
-    activated, x = activated_convolution(_in_fours(images, 4), kernel, of_inputs[0], keep=True)
-    for name, following in zip(blocks, of_inputs[1:], strict=True):
+    # A block without a projection adds its input as it is, before normalization.
+    bypassed = [*("projection" not in stages[name] for name in blocks), False]
+    activated, x = activated_convolution(_in_fours(images, 4), kernel, of_inputs[0], keep=bypassed[0])
+    for name, following, keep in zip(blocks, of_inputs[1:], bypassed[1:], strict=True):
         block, kernel = stages[name], stages[name]["Conv_0"]["kernel"]
         normalization = _normalization(block["BatchNorm_1"], averages[name]["BatchNorm_1"])
         if "projection" in block:
@@ -101,7 +103,7 @@ def evaluated(params: Any, state: Any, images: jax.Array) -> tuple[jax.Array, An
             inner, x = _activated(both[..., : kernel.shape[-1]], normalization), both[..., kernel.shape[-1] :]
         else:
             inner, _ = activated_convolution(activated, kernel, normalization)
-        activated, x = activated_convolution(inner, block["Conv_1"]["kernel"], following, x, keep=True)
+        activated, x = activated_convolution(inner, block["Conv_1"]["kernel"], following, x, keep=keep)
     return _logits(activated, stages["Dense_0"]), state
 
 

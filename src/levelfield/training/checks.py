@@ -44,7 +44,7 @@ def check_workload(
         if not isinstance(content, Pass):
             _check_arrays(f"{label}: the evaluation data {split!r}", content)
     _check_batch_size(workload, batch_size, data.train)
-    model = _shapes_from(workload, "init", _key())
+    model = _shapes_from(workload, "init", jax.random.key(0))
     if not isinstance(model, tuple) or len(model) != 2:
         raise UsageError(f"{label}: init returned {_kind(model)}; expected a pair (params, state)")
     batch = _batch_shapes(workload, batch_size, data.train)
@@ -178,7 +178,7 @@ def _check_batch_size(workload: Workload, batch_size: int, train: Tree | Stream)
 def _check_loss(workload: Workload, model: tuple[Tree, Tree], batch: Tree, names: frozenset[str]) -> None:
     label = f"workload {workload.name!r}: loss returned"
     hyperparameters = dict.fromkeys(names, jax.ShapeDtypeStruct((), jnp.float32))
-    result = _shapes_from(workload, "loss", *model, batch, _key(), hyperparameters)
+    result = _shapes_from(workload, "loss", *model, batch, jax.random.key(0), hyperparameters)
     if not isinstance(result, tuple) or len(result) != 2:
         raise UsageError(f"{label} {_kind(result)}; expected a pair (loss, state)")
     loss, state = result
@@ -192,7 +192,7 @@ def _check_in_bfloat16(workload: Workload, model: tuple[Tree, Tree], batch: Tree
     """Raise if a loss that can be computed in float32 cannot be computed in bfloat16."""
     hyperparameters = dict.fromkeys(names, jax.ShapeDtypeStruct((), jnp.float32))
     try:
-        jax.eval_shape(in_precision(workload.loss, "bfloat16"), *model, batch, _key(), hyperparameters)
+        jax.eval_shape(in_precision(workload.loss, "bfloat16"), *model, batch, jax.random.key(0), hyperparameters)
     except (Exception, SystemExit) as error:  # custom code
         raise StudyError(
             f"precision = 'bfloat16': the loss of workload {workload.name!r} fails with parameters and inputs in "
@@ -247,11 +247,6 @@ def _in_one_line(error: BaseException) -> str:
 
 def _is_library(file: str) -> bool:
     return "site-packages" in file or file.startswith((str(Path(__file__).parent.parent), "<"))
-
-
-def _key() -> Tree:
-    """Return the shape of a random key; making one would wait until the devices have started."""
-    return jax.eval_shape(jax.random.key, 0)
 
 
 def _batch_shapes(workload: Workload, batch_size: int, train: Tree | Stream) -> Tree:

@@ -1,34 +1,16 @@
-"""How JAX's devices are started, and how much memory they have."""
+"""How JAX starts on this machine's devices, and how much memory they have."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-import threading
 import warnings
-from contextlib import suppress
 
 import jax
 
 from levelfield.environment import available_cores, cache_folder
 from levelfield.errors import UsageError
-
-
-def start_devices() -> None:
-    """Start JAX's devices in another thread, with every core and with a cache of compiled programs.
-
-    A GPU takes more than a second, most of it to reserve its memory. In this time, a run can import packages and trace
-    functions.
-    """
-    use_every_core()
-    keep_programs()
-
-    def use() -> None:
-        with suppress(Exception):  # the caller will see it when it uses the devices
-            jax.device_put(0.0)
-
-    threading.Thread(target=use).start()
 
 
 def use_every_core() -> None:

@@ -41,5 +41,5 @@ WORKLOAD = Workload(
     **imported("levelfield.models.war_and_peace_gpt", "init", "loss", "evaluate", "batched", "batched_evaluate"),
     dataset="war_and_peace",
     slots_per_core=1,
-    version=3,  # version 2 had a less precise gradient on GPUs, and version 1 dropped units by other random bits
+    version=3,  # version 2 rounded otherwise on GPUs, and version 1 dropped units by other random bits
 )
