@@ -159,7 +159,7 @@ class JaxExecutor:
         training = job(study, first)
         shape = {"static": training.static, "traced": sorted(training.traced), "kernels": pallas.available()}
         key = digest(about | here | shape)
-        most = max(1, study.pool // jax.local_device_count())
+        most = -(-study.pool // jax.local_device_count())
         if (key, most) not in self._measured:
             folder = cache_folder()
             file = folder / "slots" / f"{study.workload}-{key}.json" if folder else None

@@ -7,6 +7,7 @@ uninterrupted one.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +21,8 @@ from levelfield.training.devices import device_memory, out_of_memory
 from levelfield.training.program import Program
 from levelfield.training.step import Job
 
-_STEPS = 50  # trained at once
+_STEPS = 20  # trained at once, or more with few slots
+_TRIAL_STEPS = 100  # trained at once, at least
 _SECONDS = 1.0  # measured at least
 _FACTOR = 4  # between two candidates
 _GAIN = 1.05  # more slots must be faster by this factor, because they need more memory
@@ -30,27 +32,26 @@ Rates = dict[int, float]  # slots per device → trial-steps per second; 0 if th
 
 
 def fastest(rates: Rates, measure: Callable[[int], float], most: int) -> int:
-    """Return the fastest number of slots up to ``most``; measure what ``rates`` does not have, and add it there.
+    """Return the number of slots with which ``most`` trials finish soonest.
 
-    The candidates are powers of four, and then twice and half the best of them.
+    ``rates`` has what was measured before; what it does not have is measured and added. The candidates are the powers
+    of four, ``most`` itself, and then the numbers halfway between the best of them and its neighbors.
     """
 
     def rate(slots: int) -> float:
         if slots not in rates:
             rates[slots] = measure(slots)
-        return rates[slots]
+        rounds = -(-most // slots)  # in the last one, some slots may have no trial
+        return rates[slots] * most / (rounds * slots)
 
-    best, candidate, slower = 1, _FACTOR, 0
-    rate(1)
-    while candidate <= most and slower < _PATIENCE:
-        better = rate(candidate) > _GAIN * rate(best)
-        best, slower = (candidate, 0) if better else (best, slower + 1)
-        if not rates[candidate]:
-            break
-        candidate *= _FACTOR
-    if 2 * best <= most and rate(2 * best) > _GAIN * rate(best):
-        return 2 * best
-    return best // 2 if best > 1 and _GAIN * rate(best // 2) >= rate(best) else best
+    tried, best, slower = [1], 1, 0
+    while rate(tried[-1]) and tried[-1] < most and slower < _PATIENCE:
+        tried.append(min(_FACTOR * tried[-1], most))
+        best, slower = (tried[-1], 0) if rate(tried[-1]) > _GAIN * rate(best) else (best, slower + 1)
+    place = tried.index(best)
+    if place + 1 < len(tried) and rate(more := math.isqrt(best * tried[place + 1])) > _GAIN * rate(best):
+        return more
+    return fewer if place and _GAIN * rate(fewer := math.isqrt(best * tried[place - 1])) >= rate(best) else best
 
 
 def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int) -> int:
@@ -78,7 +79,8 @@ def measured(job: Job, values: Mapping[str, float], file: Path | None, most: int
 
 def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
     """Return the trial-steps per second with this many slots on each device; 0 if they can never fit into memory."""
-    brief = job._replace(steps=2**10 * _STEPS, eval_interval=_STEPS)
+    steps = max(_STEPS, _TRIAL_STEPS // slots)
+    brief = job._replace(steps=2**12 * steps, eval_interval=steps)
     count = slots * jax.local_device_count()
     program = Program(brief, count)
     if program.memory > device_memory():
@@ -90,4 +92,4 @@ def training_rate(job: Job, values: Mapping[str, float], slots: int) -> float:
     while (elapsed := time.perf_counter() - begun) < _SECONDS:
         held = jax.block_until_ready(program.train(held))
         stretches += 1
-    return stretches * _STEPS * count / elapsed
+    return stretches * steps * count / elapsed
