@@ -258,6 +258,19 @@ def test_a_loss_that_fell_before_the_first_evaluation_counts_as_learned():
     assert boundary.place is Place.UPPER
 
 
+def test_a_loss_that_is_the_same_at_all_evaluations_says_nothing():
+    """Imported tables may repeat the final loss in every row of a trial."""
+    study = study_of(SGD)
+    plain = pool_of(study, lambda at: 0.1 + 0.01 / at["learning_rate"])
+    pool = []
+    for trial in plain.pool:
+        loss = 1.0 - np.log10(trial.point.hyperparameters["learning_rate"])
+        values = dict(trial.curve.values) | {"train_loss": np.full(2, loss)}
+        pool.append(Trial(trial.point, trial.status, Curve(trial.curve.steps, values)))
+    boundary = judged(study, Outcome("ours", pool, len(pool), METRICS, "valid_error"))["learning_rate"]
+    assert not boundary.by_loss
+
+
 # Error rates, from random cases
 
 

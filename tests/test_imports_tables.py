@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import lzma
 import math
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import levelfield as lf
+from levelfield.errors import DataError
 from levelfield.export import write_trials
 from levelfield.imports import Record, load_layout, read_source
 from levelfield.imports.records import Source
@@ -129,7 +131,10 @@ def test_a_layout_says_which_column_is_what(tmp_path):
         'sampling = "random"\nselect = "valid_accuracy"\ndirections = { valid_accuracy = "maximize" }\n'
         '[metrics]\nvalid_accuracy = "val"\n'
     )
-    source = read_source(tmp_path / "table.parquet", load_layout(layout, ["hyperparameters.learning_rate=knobs.lr"]))
+    only_the_rate = load_layout(layout, ["hyperparameters.learning_rate=knobs.lr"])
+    with pytest.raises(DataError, match=r"look like hyperparameters, but are not named as such: knobs\.wd; name all"):
+        read_source(tmp_path / "table.parquet", only_the_rate)  # trials would seem to be repetitions of others
+    source = read_source(tmp_path / "table.parquet", dataclasses.replace(only_the_rate, ignore=("knobs.wd",)))
     assert [record.hyperparameters for record in source.records] == [{"learning_rate": lr} for lr in (0.1, 0.2, 0.3)]
     source = read_source(tmp_path / "table.parquet", load_layout(layout))
     assert (source.name, source.sampling, source.select) == ("cnn", "random", "valid_accuracy")

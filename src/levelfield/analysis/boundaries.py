@@ -52,6 +52,7 @@ _NEAREST = 0.25  # share of a range: good trials at a border are closer to it
 _GOOD = 0.2  # share of the pool: its best trials are the good ones, at least FEWEST
 _CLEAR = 0.005  # p-value below which an axis clearly has an effect on the training loss
 _LEARNED = 0.05  # relative decrease of the training loss that shows that something was learned
+_RARE = 0.005  # a chance that would be shown as 0%
 _ROUNDING = 1e-9
 
 
@@ -129,6 +130,8 @@ class Boundary:
                 return f"{verdict} Narrow it to {format_range(self.proposal)}." if self.proposal else verdict
         chance = self.lower if self.place is Place.LOWER else self.upper
         evidence = f"the best of K is there in {chance:.0%} of repetitions"
+        if chance < _RARE:
+            evidence = "trials nearer to it are better"
         if self.by_beyond:
             evidence = self._beyond_are("better")
         elif self.by_loss:
@@ -451,7 +454,10 @@ def _learned_nothing(outcome: Outcome, axes: Sequence[Axis]) -> bool:
     units = (np.array([axis.dimension.unit(axis.coordinate(point)) for point in points]) for axis in axes)
     if all(parabola(unit[known], last[known]).p >= _CLEAR for unit in units if np.isfinite(unit).all()):
         return True
-    correlation = stats.spearmanr(_progresses(outcome, outcome.pool)[known], last[known])
+    progresses = _progresses(outcome, outcome.pool)[known]
+    if not np.ptp(progresses):  # such as one value of the loss for each trial, written at every evaluation
+        return False
+    correlation = stats.spearmanr(progresses, last[known])
     return bool(correlation.statistic > 0 and correlation.pvalue < _CLEAR)
 
 

@@ -55,6 +55,7 @@ class RunProgress:
         self._begun = time.perf_counter()
         self._printed = self._begun
         self._live: Live | None = None
+        self._ended = False
         self.finished = 0
 
     def __enter__(self) -> RunProgress:
@@ -68,6 +69,7 @@ class RunProgress:
             self._live.__exit__(*exception)
 
     def begin(self, study: Study, counts: Mapping[str, PoolCount], best: Best) -> None:
+        self._ended = False
         if study is not self._study:  # the next round of a refinement, or reruns
             self._study, self._rows = study, {}
         values = best() if self._reads_best else {}
@@ -96,6 +98,7 @@ class RunProgress:
             self._print(optimizer)
 
     def end(self) -> None:
+        self._ended = True
         for optimizer, row in self._rows.items():
             row.running = 0
             if not self._live:
@@ -142,7 +145,7 @@ class RunProgress:
     def _speed(self) -> str:
         missing = sum(self._study.pool - row.feasible for name, row in self._rows.items() if not self._is_full(name))
         if not self._trial_steps:
-            return self._start if missing else "nothing to run"
+            return "nothing to run" if not missing else "stopped" if self._ended else self._start
         rate = self._trial_steps / self._training
         left = max(missing * self._study.steps - self._unfinished_steps, 0) / rate
         elapsed = time.perf_counter() - self._begun

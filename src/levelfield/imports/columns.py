@@ -92,6 +92,12 @@ def assign(columns: Sequence[str], varying: Collection[str], layout: Layout, whe
                 f"{where}: no column has a hyperparameter's name; name them with --map "
                 f"hyperparameters=COLUMN,… (or --map hyperparameters= if there are none). {_listed(columns)}"
             )
+    overlooked = [name for name in _matching(unused, _HYPERPARAMETER) if name in varying]
+    if layout.hyperparameters is not None and overlooked:
+        raise DataError(
+            f"{where}: columns that look like hyperparameters, but are not named as such: {', '.join(overlooked)}; "
+            f"name all with --map hyperparameters=COLUMN,… or leave these out with --map ignore={','.join(overlooked)}"
+        )
     assigned: dict[str, Any] = {**roles, "hyperparameters": tuned, "metrics": metric_names(metrics, where)}
     return Roles(**assigned, unused=unused)
 

@@ -90,7 +90,7 @@ def load_layout(path: Path | None = None, options: Sequence[str] = ()) -> Layout
             content[key] = {**(table if isinstance(table, Mapping) else {}), name: value}
         else:
             content[key] = value
-    return Layout.parse(content)
+    return Layout.parse(content, "options")
 
 
 def chosen(columns: Columns, available: Collection[str], where: str) -> dict[str, str]:

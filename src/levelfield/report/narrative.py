@@ -39,19 +39,19 @@ _MANY_INFEASIBLE = 0.1  # share of a pool's trials that deserves a sentence
 
 
 def sentences(results: Results) -> list[str]:
-    """Return the result in words: caveats, the ranking, incomplete pools, the target, and the inclusions."""
+    """Return the result in words: caveats, incomplete pools, the ranking, the target, and the inclusions."""
     study, ready = results.study, results.comparable()
     lines = caveats(results)
     for name in [name for name in results.outcomes if name not in ready]:
         lines.append(_left_out(results, name))
-    if ready:
-        lines += _ranking(results, ready)
     for name in ready:
         count = results.count(name)
         if not count.full:
             trials = f"{count.feasible:,} of {count.n:,} feasible trials"
             where = "in that part of its space" if results.narrowed_spaces else "so far"
             lines.append(f"{name} has {trials} {where}.")
+    if ready:
+        lines += _ranking(results, ready)
     lines += _infeasible(results, ready)
     if study.target and ready:
         lines += _target(results, ready)
@@ -64,6 +64,8 @@ def _left_out(results: Results, name: str) -> str:
         return (
             f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k:,}; it is not ranked yet."
         )
+    if not outcome.tried:
+        return f"{name} has no trials yet; it is left out of the ranking."
     missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried:,} tried)"
     return f"{name} has no {missing}; it is left out of the ranking."
 

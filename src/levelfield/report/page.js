@@ -18,6 +18,7 @@ class Page {
     this.restore();
     this.update();
     this.watch();
+    this.drawRest();
   }
 
   /** What the study asks. */
@@ -146,6 +147,15 @@ class Page {
     contents.open = WIDE.matches;
     WIDE.onchange = () => { contents.open = WIDE.matches; };
     links.forEach(link => link.addEventListener("click", () => { contents.open = WIDE.matches; }));
+  }
+
+  /** Draws the charts that are not in sight when the browser has time: those who print want all of them. */
+  async drawRest() {
+    for (const chart of this.charts) {
+      await new Promise(window.requestIdleCallback ?? setTimeout);
+      if (this.isStopped) return;
+      await chart.show();
+    }
   }
 
   showAll() { return Promise.all(this.charts.map(chart => chart.show())); }
