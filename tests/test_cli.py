@@ -92,7 +92,7 @@ def test_the_report_of_an_unfinished_study_says_what_is_missing(cli):
     cli("run", "small.toml", "--optimizers", "sgd")
     code, out, _ = cli("report", "small.toml")
     assert code == 0
-    assert "adam has no trials yet" in out
+    assert "adam has no feasible trials yet" in out
 
 
 def test_report_writes_figures(cli, tmp_path):

@@ -348,13 +348,13 @@ def nothing_searched(made) -> lf.Comparison:
 
 
 EDGES: dict[Callable[[Any], lf.Comparison], list[str]] = {
-    no_trials: ["sgd has no trials yet", "Median best of 5 by valid_error: no trials"],
+    no_trials: ["sgd has no feasible trials yet", "Median best of 5 by valid_error: no trials"],
     none_feasible: ["sgd has no feasible trials (20 tried)", "Median best of 5 by valid_error: no trials"],
     one_optimizer: ["1 optimizer\non fashion_mini", "Median best of 5 by valid_error: 1.\u00a0sgd"],
     one_trial: ["With 1 trial each"],
     one_evaluation: ["With 5 trials each"],
     unfinished: [
-        "sgd has no trials yet",
+        "sgd has no feasible trials yet",
         "nesterov has 2 feasible trials, fewer than K = 5; it is not ranked yet",
         "The study is incomplete",
     ],

@@ -65,7 +65,7 @@ def _left_out(results: Results, name: str) -> str:
             f"{name} has {pluralize(len(outcome.pool), 'feasible trial')}, fewer than K = {k:,}; it is not ranked yet."
         )
     if not outcome.tried:
-        return f"{name} has no trials yet; it is left out of the ranking."
+        return f"{name} has no feasible trials yet; it is left out of the ranking."
     missing = results.study.select if outcome.pool else f"feasible trials ({outcome.tried:,} tried)"
     return f"{name} has no {missing}; it is left out of the ranking."
 
