@@ -32,7 +32,7 @@ Rates = dict[int, float]  # slots per device → trial-steps per second; 0 if th
 
 
 def fastest(rates: Rates, measure: Callable[[int], float], most: int) -> int:
-    """Return the number of slots with which ``most`` trials finish soonest.
+    """Return the number of slots with which ``most`` trials take the least time.
 
     ``rates`` has what was measured before; what it does not have is measured and added. The candidates are the powers
     of four, ``most`` itself, and then the numbers halfway between the best of them and its neighbors.
